@@ -1,0 +1,463 @@
+package breaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"time"
+)
+
+// Breaker is a typed view of a [Circuit] plus the call's own policies. Several views, of different types, may share one
+// circuit (Over). It is safe for concurrent use. Make one with New or Over: the zero value panics and says so.
+type Breaker[T any] struct {
+	circuit *Circuit
+	plan    *plan[T] // nil for a breaker made by New without call options
+}
+
+// plan is a call's policies.
+type plan[T any] struct {
+	view      bool // made by Over
+	direct    bool // the first attempt needs nothing but the circuit
+	timeout   time.Duration
+	result    func(T, error) Outcome
+	retry     *retryPolicy
+	fallbacks []fallback[T]
+	lastGood  []*lastGood[T] // those of fallbacks that remember
+}
+
+// Result is a call with what happened on the way.
+type Result[T any] struct {
+	Value    T
+	Err      error
+	Attempts int    // how often fn ran
+	Rescue   Rescue // what answered in the dependency's place; "" for the dependency itself
+}
+
+// New makes a circuit and a typed view of it. The error names every option that is wrong.
+func New[T any](name string, opts ...Option) (*Breaker[T], error) {
+	d := newDraft("New", scopeCircuit|scopeFixed|scopeSnapshot|scopeCall, opts)
+	p := newPlan[T](d)
+	c, err := newCircuit(name, d)
+	if err != nil {
+		return nil, err
+	}
+	return p.over(c), nil
+}
+
+// Over makes another typed view of a circuit. It takes call options only. Closing it closes nothing.
+func Over[T any](c *Circuit, opts ...Option) (*Breaker[T], error) {
+	d := newDraft("Over", scopeCall, opts)
+	p := newPlan[T](d)
+	if c == nil {
+		d.faults.add("Circuit", "must not be nil")
+	}
+	if err := d.faults.err(); err != nil {
+		return nil, err
+	}
+	c.load()
+	if p == nil {
+		p = &plan[T]{direct: true}
+	}
+	p.view = true
+	return p.over(c), nil
+}
+
+// Must returns b, or panics with err. It is for breakers and circuits made once, with options known to be right.
+func Must[B any](b B, err error) B {
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// newPlan takes the call options out of a draft; nil where there are none.
+func newPlan[T any](d *draft) *plan[T] {
+	p := &plan[T]{timeout: d.call.timeout, retry: d.call.retry}
+	if d.call.result != nil {
+		f, ok := d.call.result.(func(T, error) Outcome)
+		if !ok {
+			d.faults.add("Result", "must take the breaker's type %v, got %T", reflect.TypeFor[T](), d.call.result)
+		}
+		p.result = f
+	}
+	bindFallbacks(p, d)
+	if p.timeout == 0 && p.result == nil && p.retry == nil && len(p.fallbacks) == 0 {
+		return nil
+	}
+	p.direct = p.timeout == 0 && p.result == nil && len(p.lastGood) == 0 && !p.retry.counts()
+	return p
+}
+
+// over is a view of c with the plan.
+func (p *plan[T]) over(c *Circuit) *Breaker[T] {
+	b := p.bound(c)
+	return &b
+}
+
+// bound is a view of c with the plan; where the plan remembers answers, with a memory of its own.
+func (p *plan[T]) bound(c *Circuit) Breaker[T] {
+	if p != nil && len(p.lastGood) > 0 {
+		p = p.withMemory(c)
+	}
+	return Breaker[T]{circuit: c, plan: p}
+}
+
+// Do calls fn if the circuit admits it, and returns what fn returned, or what the call's policies make of it. A rejected
+// call returns the zero T and an [*OpenError], or [ErrTooManyInFlight]; a context that is already done returns its error
+// before anything is counted. The outcome is settled however fn ends: return, panic or runtime.Goexit, the latter two of
+// which go on as they were.
+func (b *Breaker[T]) Do(ctx context.Context, fn func(context.Context) (T, error)) (v T, err error) {
+	c := b.load()
+	if b.plan != nil && !b.plan.direct || fn == nil {
+		r := b.try(ctx, fn, nil)
+		return r.Value, r.Err
+	}
+	if err := ctx.Err(); err != nil {
+		return v, err
+	}
+	w := c.word.Load()
+	if w&wordPlain == 0 {
+		if err := c.shutOut(ctx); err != nil {
+			return b.refused(ctx, fn, err)
+		}
+	}
+	var k call
+	if w&wordPlain != 0 {
+		k.enter(c, w)
+	} else if err := c.admitSlow(ctx, &k, w); err != nil {
+		return b.refused(ctx, fn, err)
+	}
+	defer func() {
+		if !k.settled {
+			c.abort(ctx, &k)
+		}
+	}()
+	v, err = fn(ctx)
+	if err == nil && c.succeed(&k) {
+		return v, nil
+	}
+	o := c.finish(ctx, &k, err)
+	if err != nil && b.plan != nil {
+		r := b.goOn(ctx, fn, nil, ended(v, err, o, false), b.plan.retry.begin(c.load().time))
+		return r.Value, r.Err
+	}
+	return v, err
+}
+
+// refused is the end of a call that the circuit did not admit.
+func (b *Breaker[T]) refused(ctx context.Context, fn func(context.Context) (T, error), err error) (v T, _ error) {
+	if b.plan == nil {
+		return v, err
+	}
+	r := b.goOn(ctx, fn, nil, attempt[T]{err: err, outcome: Ignored, rescue: true}, retryLoop{})
+	return r.Value, r.Err
+}
+
+// Try is Do with an account of what happened.
+func (b *Breaker[T]) Try(ctx context.Context, fn func(context.Context) (T, error)) Result[T] {
+	b.load()
+	return b.try(ctx, fn, nil)
+}
+
+// DoOr is Do with an alternative of last resort: alt answers where the call was rejected or failed, and is told why. It
+// is not asked after a success, after an Ignored outcome, or after the caller's own cancel. If it fails too, the error
+// is both.
+func (b *Breaker[T]) DoOr(ctx context.Context, fn func(context.Context) (T, error), alt func(context.Context, error) (T, error)) (T, error) {
+	b.load()
+	r := b.try(ctx, fn, alt)
+	return r.Value, r.Err
+}
+
+// Wrap returns fn behind the breaker: calling it is Do.
+func (b *Breaker[T]) Wrap(fn func(context.Context) (T, error)) func(context.Context) (T, error) {
+	b.load()
+	return func(ctx context.Context) (T, error) { return b.Do(ctx, fn) }
+}
+
+// Circuit returns the circuit that b is a view of. Its Run and Acquire know nothing of b's call options.
+func (b *Breaker[T]) Circuit() *Circuit { return b.load() }
+
+// Name is the circuit's name.
+func (b *Breaker[T]) Name() string { return b.load().Name() }
+
+// State is the circuit's state; see [Circuit.State].
+func (b *Breaker[T]) State() State { return b.load().State() }
+
+// Ready reports whether the circuit would admit a call now; see [Circuit.Ready].
+func (b *Breaker[T]) Ready() bool { return b.load().Ready() }
+
+// Snapshot reads the circuit; see [Circuit.Snapshot].
+func (b *Breaker[T]) Snapshot() Snapshot { return b.load().Snapshot() }
+
+// Close closes the circuit that New made; see [Circuit.Close]. On a view made by Over it does nothing.
+func (b *Breaker[T]) Close() error {
+	c := b.load()
+	if b.plan != nil && b.plan.view {
+		return nil
+	}
+	return c.Close()
+}
+
+// load returns the circuit, and panics by name for a Breaker that no constructor made.
+func (b *Breaker[T]) load() *Circuit {
+	if b == nil || b.circuit == nil {
+		panic("breaker: nil or zero Breaker; make one with New or Over")
+	}
+	return b.circuit
+}
+
+// entry is what comes before anything is counted or taken.
+func entry(ctx context.Context, nilFunc bool) error {
+	if nilFunc {
+		return ErrNilFunc
+	}
+	return ctx.Err()
+}
+
+// attempt is one passage through the circuit.
+type attempt[T any] struct {
+	value   T
+	err     error
+	outcome Outcome
+	ran     bool
+	rescue  bool // a retry or a fallback may answer instead
+}
+
+// ended is an attempt that ran. overran says that it took longer than it may: a value that it brought all the same is
+// the answer.
+func ended[T any](v T, err error, o Outcome, overran bool) attempt[T] {
+	a := attempt[T]{value: v, err: err, outcome: o, ran: true}
+	a.rescue = o == Failure && !(overran && err == nil) || o == Ignored && rejection(err)
+	return a
+}
+
+// try is Do with all the call's policies.
+func (b *Breaker[T]) try(ctx context.Context, fn func(context.Context) (T, error), alt func(context.Context, error) (T, error)) Result[T] {
+	if err := entry(ctx, fn == nil); err != nil {
+		return Result[T]{Err: err}
+	}
+	var loop retryLoop
+	if b.plan != nil {
+		loop = b.plan.retry.begin(b.circuit.load().time)
+	}
+	a := b.attempt(ctx, fn)
+	if a.ran {
+		loop.ran()
+	}
+	return b.goOn(ctx, fn, alt, a, loop)
+}
+
+// goOn takes a call on from its first attempt: retries, then fallbacks.
+func (b *Breaker[T]) goOn(ctx context.Context, fn func(context.Context) (T, error), alt func(context.Context, error) (T, error), a attempt[T], loop retryLoop) (r Result[T]) {
+	r.Value, r.Err = a.value, a.err
+	if a.ran {
+		r.Attempts = 1
+	}
+	if loop.p != nil {
+		b.retry(ctx, fn, &a, &r, &loop)
+	}
+	if a.rescue && ctx.Err() != context.Canceled && (alt != nil || b.plan != nil && len(b.plan.fallbacks) > 0) {
+		return b.rescue(ctx, r, alt)
+	}
+	return r
+}
+
+// retry repeats the attempt a while it fails and the policy allows. a becomes the last attempt.
+func (b *Breaker[T]) retry(ctx context.Context, fn func(context.Context) (T, error), a *attempt[T], r *Result[T], loop *retryLoop) {
+	c := b.circuit
+	s := c.load()
+	var last, because error // what failed before
+	for a.ran && a.rescue && a.outcome == Failure && ctx.Err() == nil {
+		last = a.err
+		if last == nil {
+			last = ErrUnacceptable
+		}
+		if r.Attempts <= loop.p.max {
+			if because = c.opened(s); because != nil {
+				break
+			}
+		}
+		var again bool
+		again, because = loop.again(ctx, r.Attempts, last, s.draw, func(wait time.Duration) {
+			s.hookRetry(ctx, RetryEvent{Name: c.name, Attempt: r.Attempts, Wait: wait, Err: last})
+		})
+		if !again {
+			break
+		}
+		next := b.attempt(ctx, fn)
+		if !next.ran {
+			because = next.err
+			break
+		}
+		c.countRetry()
+		*a = next
+		r.Value, r.Err = a.value, a.err
+		r.Attempts++
+	}
+	switch {
+	case because != nil && r.Err != nil:
+		r.Err = also(r.Err, because)
+	case r.Attempts > 1 && a.outcome == Success && a.err == nil:
+		r.Rescue = RescueRetry
+		c.countRescue(RescueRetry)
+		s.hookRescue(ctx, RescueEvent{Name: c.name, Kind: RescueRetry, Cause: last})
+	}
+	r.Err = retried(r.Attempts, r.Err)
+}
+
+// attempt passes the circuit once: admission, the attempt's own timeout, settlement.
+func (b *Breaker[T]) attempt(ctx context.Context, fn func(context.Context) (T, error)) (a attempt[T]) {
+	c := b.circuit
+	var k call
+	if err := c.admit(ctx, &k); err != nil {
+		return attempt[T]{err: err, outcome: Ignored, rescue: true}
+	}
+	var started int64
+	keeps := b.plan != nil && len(b.plan.lastGood) > 0
+	if keeps {
+		started = c.load().time.now()
+	}
+	defer func() {
+		if !k.settled {
+			c.abort(ctx, &k)
+		}
+	}()
+	v, err, overran := b.call(ctx, fn)
+	if err == nil && !overran && (b.plan == nil || b.plan.result == nil) && c.succeed(&k) {
+		a = ended(v, nil, Success, false)
+	} else {
+		o := b.classify(ctx, v, err, overran)
+		c.settle(ctx, &k, o, err)
+		a = ended(v, err, o, overran)
+	}
+	if keeps && a.outcome == Success && err == nil {
+		for _, g := range b.plan.lastGood {
+			g.keep(ctx, v, started)
+		}
+	}
+	return a
+}
+
+// errAttemptTimeout is the cause of an attempt's end by WithTimeout.
+var errAttemptTimeout = fmt.Errorf("breaker: attempt timed out: %w", context.DeadlineExceeded)
+
+// call runs fn under the attempt's own timeout, and reports whether it took longer.
+func (b *Breaker[T]) call(ctx context.Context, fn func(context.Context) (T, error)) (v T, err error, overran bool) {
+	if b.plan == nil || b.plan.timeout == 0 {
+		v, err = fn(ctx)
+		return v, err, false
+	}
+	t := b.circuit.load().time
+	limit := b.plan.timeout
+	start := t.now()
+	attemptCtx, cancel := t.withTimeout(ctx, limit, errAttemptTimeout)
+	defer cancel()
+	v, err = fn(attemptCtx)
+	switch attemptCtx.Err() {
+	case nil: // its timer may be late
+		overran = t.now()-start >= int64(limit)
+	case context.DeadlineExceeded:
+		overran = context.Cause(attemptCtx) == errAttemptTimeout
+	}
+	return v, err, overran
+}
+
+// classify says what one attempt means.
+func (b *Breaker[T]) classify(ctx context.Context, v T, err error, overran bool) Outcome {
+	s := b.circuit.load()
+	if overran && (err == nil || ctx.Err() == nil || !errors.Is(ctx.Err(), context.Canceled)) {
+		return Failure
+	}
+	o, decided := s.preclassify(ctx, err)
+	switch {
+	case decided:
+	case b.plan != nil && b.plan.result != nil:
+		o = validOutcome(b.plan.result(v, err))
+	case err != nil:
+		o = validOutcome(s.classify(err))
+	}
+	return o
+}
+
+// rejection reports whether an error is a circuit's or limiter's refusal to call.
+func rejection(err error) bool {
+	return errors.Is(err, ErrOpen) || errors.Is(err, ErrTooManyInFlight)
+}
+
+func (c *Circuit) countRescue(kind Rescue) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.rareLocked()
+	if r.rescues == nil {
+		r.rescues = make(map[Rescue]uint64)
+	}
+	r.rescues[kind]++
+}
+
+func (c *Circuit) countRetry() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rareLocked().retries++
+}
+
+// Detach wraps a function that may ignore its context. It runs fn in a goroutine of its own, with a context that ends
+// after d, and returns when fn does or when that context ends, with the context's error. What fn brings later is
+// dropped. A panic in fn comes out of the caller; after the caller has gone, it is contained and logged by
+// [slog.Default]. If fn ends its goroutine with runtime.Goexit, the error is [ErrGoexit]. d must be above 0 and fn not
+// nil, otherwise every call returns an error.
+func Detach[T any](d time.Duration, fn func(context.Context) (T, error)) func(context.Context) (T, error) {
+	var f faults
+	f.positive("Detach", d)
+	if fn == nil {
+		f = append(f, ErrNilFunc)
+	}
+	if err := f.err(); err != nil {
+		return func(context.Context) (v T, _ error) { return v, err }
+	}
+	return func(ctx context.Context) (T, error) {
+		ctx, cancel := context.WithTimeout(ctx, d)
+		defer cancel()
+		return detached(ctx, fn)
+	}
+}
+
+// ending is how a detached function ended.
+type ending[T any] struct {
+	value    T
+	err      error
+	panicked bool
+	panic    any
+}
+
+func detached[T any](ctx context.Context, fn func(context.Context) (T, error)) (v T, err error) {
+	ends := make(chan ending[T])
+	go func() {
+		e := ending[T]{err: ErrGoexit, panicked: true}
+		defer func() {
+			if e.panicked {
+				e.panic = recover()
+				e.panicked = e.panic != nil
+			}
+			select {
+			case ends <- e:
+			case <-ctx.Done():
+				if e.panicked {
+					slog.Default().Error("breaker: panic in a detached function after its deadline", "panic", fmt.Sprint(e.panic))
+				}
+			}
+		}()
+		e.value, e.err = fn(ctx)
+		e.panicked = false
+	}()
+	select {
+	case e := <-ends:
+		if e.panicked {
+			panic(e.panic)
+		}
+		return e.value, e.err
+	case <-ctx.Done():
+		return v, ctx.Err()
+	}
+}

@@ -1,0 +1,221 @@
+package breaker
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+)
+
+// Snapshot is a circuit at one instant. It marshals to JSON and back; [WithSnapshot] starts a circuit from one.
+//
+// InFlight is exact for a circuit that is looked at: the first Snapshot of one that has made tens of thousands of calls
+// unobserved misses those that are in flight just then, since it had stopped counting what starts.
+type Snapshot struct {
+	Name                 string    `json:"name"`
+	State                State     `json:"state"`
+	Mode                 Mode      `json:"mode"`
+	Epoch                uint64    `json:"epoch"`          // the number of this stay
+	Since                time.Time `json:"since,omitzero"` // when it began
+	Until                time.Time `json:"until,omitzero"` // Open: when the next probe is due
+	InFlight             int64     `json:"in_flight"`      // calls admitted and not finished
+	Probes               int64     `json:"probes"`         // HalfOpen: slots in use
+	ConsecutiveFailures  uint64    `json:"consecutive_failures"`
+	ConsecutiveSuccesses uint64    `json:"consecutive_successes"`
+	Counts               Counts    `json:"counts"`                 // the trip policy's window; without one, the present stay
+	Totals               Totals    `json:"totals"`                 // since construction, never falling
+	LastFailure          string    `json:"last_failure,omitempty"` // the text of the last failure of the present run
+	LastFailureAt        time.Time `json:"last_failure_at,omitzero"`
+}
+
+// Totals never fall. They are read as they run: under traffic they may be a call or two apart.
+type Totals struct {
+	Calls     uint64            `json:"calls"` // finished: Successes + Failures + Ignored
+	Successes uint64            `json:"successes"`
+	Failures  uint64            `json:"failures"`
+	Ignored   uint64            `json:"ignored"`
+	Rejected  uint64            `json:"rejected"` // not among Calls
+	Late      uint64            `json:"late"`     // of Calls: those whose epoch had ended
+	Slow      uint64            `json:"slow"`     // of Calls: those that took the slow limit or longer
+	Panics    uint64            `json:"panics"`   // of Failures: those by panic or runtime.Goexit
+	Retries   uint64            `json:"retries"`  // attempts after a first one
+	Rescues   map[Rescue]uint64 `json:"rescues,omitempty"`
+}
+
+// Snapshot reads the circuit. It changes nothing but that what has left a window is dropped.
+func (c *Circuit) Snapshot() Snapshot {
+	s := c.load()
+	now := s.time.now()
+	c.mu.Lock()
+	s = c.load()
+	snap, last := c.snapshotLocked(s, now)
+	c.mu.Unlock()
+	if last != nil { // user code, hence outside the lock
+		s.contain(c.name, "Error", func() { snap.LastFailure = last.Error() })
+	}
+	return snap
+}
+
+func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last error) {
+	if c.m.state == Closed {
+		c.fileLocked(s, now)
+	}
+	c.watched, c.untracked = true, false
+	c.publishLocked(s)
+	c.m.now = max(c.m.now, now)
+	c.endRunLocked(s)
+	m := &c.m
+	wall := s.time.anchor()
+	snap = Snapshot{
+		Name:     c.name,
+		State:    m.stateAt(now),
+		Mode:     m.mode,
+		Epoch:    m.epoch,
+		Since:    wall.at(m.since),
+		InFlight: c.inFlightLocked(),
+		Counts:   c.liveCountsLocked(s),
+		Totals:   c.totalsLocked(),
+	}
+	switch {
+	case m.state == Open:
+		snap.Until = wall.at(m.until)
+		if snap.State == HalfOpen {
+			snap.Since = snap.Until
+		}
+	case m.state == HalfOpen:
+		snap.Probes = int64(m.liveLeases())
+	}
+	snap.ConsecutiveFailures = snap.Counts.ConsecutiveFailures
+	snap.ConsecutiveSuccesses = snap.Counts.ConsecutiveSuccesses
+	if t := c.trouble; t != nil && t.err != nil {
+		last = t.err
+		snap.LastFailureAt = wall.at(t.at)
+	}
+	return snap, last
+}
+
+// liveCountsLocked is the counts of the first rule's window that has one, while closed; those of the epoch otherwise.
+func (c *Circuit) liveCountsLocked(s *settings) Counts {
+	n := c.epochCountsLocked(s)
+	if c.m.state != Closed || c.memory == nil {
+		return n
+	}
+	for i := range s.trips.rules {
+		r := &s.trips.rules[i]
+		if r.Trip.window != (Window{}) {
+			return c.windowCountsLocked(s, r)
+		}
+		if r.kind == tripCount {
+			n.Failures = uint64(c.memory.recent[r.recent].within(c.m.now, int64(r.within)))
+			return n
+		}
+	}
+	return n
+}
+
+func (c *Circuit) totalsLocked() Totals {
+	t := Totals{Successes: c.oks + c.successesLocked(), Failures: c.failures, Rejected: c.rejectedLocked()}
+	if r := c.rare; r != nil {
+		t.Ignored, t.Slow, t.Late, t.Panics, t.Retries, t.Rescues = r.ignored, r.slow, r.late, r.panics, r.retries, maps.Clone(r.rescues)
+	}
+	t.Calls = t.Successes + t.Failures + t.Ignored
+	return t
+}
+
+// faults reports what no circuit can have said.
+func (s *Snapshot) faults(f *faults) {
+	if int(s.State) >= len(stateNames) {
+		f.add("Snapshot.State", "must be a State, got %d", uint8(s.State))
+	}
+	if int(s.Mode) >= len(modeNames) {
+		f.add("Snapshot.Mode", "must be a Mode, got %d", uint8(s.Mode))
+	}
+	if s.State == Open && s.Until.Before(s.Since) {
+		f.add("Snapshot.Until", "must not be before Since (%v), got %v", s.Since, s.Until)
+	}
+	if s.Epoch > maxEpoch {
+		f.add("Snapshot.Epoch", "must be at most %d, got %d", uint64(maxEpoch), s.Epoch)
+	}
+	for _, n := range []struct {
+		name string
+		n    uint64
+	}{{"ConsecutiveFailures", s.ConsecutiveFailures}, {"ConsecutiveSuccesses", s.ConsecutiveSuccesses}} {
+		if n.n > maxCount {
+			f.add("Snapshot."+n.name, "must be at most %d, got %d", maxCount, n.n)
+		}
+	}
+	t := s.Totals
+	if max(t.Successes, t.Failures, t.Ignored, t.Rejected, t.Retries) > maxTotal {
+		f.add("Snapshot.Totals", "must each be at most %d, got %+v", uint64(maxTotal), t)
+		return
+	}
+	if t.Calls != t.Successes+t.Failures+t.Ignored {
+		f.add("Snapshot.Totals.Calls", "must be Successes + Failures + Ignored (%d), got %d", t.Successes+t.Failures+t.Ignored, t.Calls)
+	}
+	if t.Late > t.Calls || t.Slow > t.Calls || t.Panics > t.Failures {
+		f.add("Snapshot.Totals", "must have no more Late (%d), Slow (%d) than Calls (%d) and no more Panics (%d) than Failures (%d)",
+			t.Late, t.Slow, t.Calls, t.Panics, t.Failures)
+	}
+}
+
+// maxTotal keeps sums of totals inside 64 bits.
+const maxTotal = 1 << 60
+
+// maxEpoch leaves room in the word for its flags, and for more epochs than any circuit will see.
+const maxEpoch = 1 << 54
+
+// restore puts a new circuit where the snapshot says. An open period ends when it would have ended; where the clocks
+// disagree so far that it would last longer than it was long, or than any that is configured, it lasts as long as that.
+func (c *Circuit) restore(s *settings, snap *Snapshot, keepMode bool) {
+	now := c.m.now
+	wall := s.time.anchor().at(now)
+	c.m.epoch = max(1, snap.Epoch)
+	c.m.state = snap.State
+	if !keepMode {
+		c.m.mode = snap.Mode
+	}
+	if !snap.Since.IsZero() {
+		c.m.since = min(now, now+clampDuration(snap.Since.Sub(wall)))
+	}
+	switch snap.State {
+	case Open:
+		period := clampDuration(snap.Until.Sub(snap.Since))
+		longest := max(s.policy.openTimeout, int64(s.hintMax), s.policy.backoffMax)
+		c.m.until = now + min(clampDuration(snap.Until.Sub(wall)), period, longest)
+		c.m.opens = 1
+	case HalfOpen:
+		c.m.progress = uint32(snap.ConsecutiveSuccesses)
+		c.m.opens = 1
+	case Closed:
+		c.run = uint32(snap.ConsecutiveFailures)
+	}
+	if snap.LastFailure != "" {
+		at := now + clampDuration(snap.LastFailureAt.Sub(wall))
+		err := errors.New(snap.LastFailure)
+		c.trouble = &trouble{err, min(now, at), err}
+	}
+	c.restoreTotals(snap.Totals)
+}
+
+func (c *Circuit) restoreTotals(t Totals) {
+	c.oks, c.failures, c.failuresBefore = t.Successes, t.Failures, t.Failures
+	c.cell.rejected.Store(t.Rejected)
+	c.cell.started.Store(t.Calls)
+	if t.Ignored+t.Late+t.Slow+t.Panics+t.Retries > 0 || len(t.Rescues) > 0 {
+		*c.rareLocked() = rare{
+			ignored: t.Ignored, ignoredBefore: t.Ignored, slow: t.Slow, slowBefore: t.Slow,
+			late: t.Late, panics: t.Panics, retries: t.Retries, rescues: maps.Clone(t.Rescues),
+		}
+	}
+}
+
+// clampDuration keeps sums of it and an instant inside an int64.
+func clampDuration(d time.Duration) int64 {
+	return int64(min(max(d, -maxDuration), maxDuration))
+}
+
+// String is one line for people.
+func (s Snapshot) String() string {
+	return fmt.Sprintf("%s: %s (%s), %d in flight, %d calls, %d failures, %d rejected",
+		s.Name, s.State, s.Mode, s.InFlight, s.Totals.Calls, s.Totals.Failures, s.Totals.Rejected)
+}

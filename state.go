@@ -1,0 +1,433 @@
+package breaker
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// State is where a circuit's machine stands. The zero value is Closed.
+type State uint8
+
+// The three states.
+const (
+	Closed   State = iota // calls pass and are counted
+	HalfOpen              // a few calls pass as probes
+	Open                  // no call passes
+)
+
+// Mode is an operator's word above the machine. The machine keeps its own state underneath. The zero value is Auto.
+type Mode uint8
+
+// The four modes.
+const (
+	Auto         Mode = iota // the machine decides
+	ForcedOpen               // every call is rejected, no probes
+	ForcedClosed             // every call is admitted and counted; nothing trips
+	Shadow                   // the machine runs and reports what it would have rejected, but every call is admitted
+)
+
+// Outcome is what one call says about the dependency. The zero value is Success.
+type Outcome uint8
+
+// The three outcomes.
+const (
+	Success Outcome = iota
+	Failure
+	Ignored // says nothing about the dependency: neither counted for nor against it; a probe slot is handed back
+)
+
+var (
+	stateNames   = []string{"closed", "half-open", "open"}
+	modeNames    = []string{"auto", "forced-open", "forced-closed", "shadow"}
+	outcomeNames = []string{"success", "failure", "ignored"}
+)
+
+func (s State) String() string   { return nameOf(stateNames, uint8(s), "State") }
+func (m Mode) String() string    { return nameOf(modeNames, uint8(m), "Mode") }
+func (o Outcome) String() string { return nameOf(outcomeNames, uint8(o), "Outcome") }
+
+// MarshalText writes "closed", "half-open" or "open".
+func (s State) MarshalText() ([]byte, error) { return marshalName(stateNames, uint8(s), "State") }
+
+// MarshalText writes "auto", "forced-open", "forced-closed" or "shadow".
+func (m Mode) MarshalText() ([]byte, error) { return marshalName(modeNames, uint8(m), "Mode") }
+
+// UnmarshalText reads what MarshalText writes, in any case and with '-' or '_': half_open and HALF_OPEN too.
+func (s *State) UnmarshalText(text []byte) error {
+	i, err := unmarshalName(stateNames, text, "State")
+	if err == nil {
+		*s = State(i)
+	}
+	return err
+}
+
+// UnmarshalText reads what MarshalText writes, in any case and with '-' or '_'.
+func (m *Mode) UnmarshalText(text []byte) error {
+	i, err := unmarshalName(modeNames, text, "Mode")
+	if err == nil {
+		*m = Mode(i)
+	}
+	return err
+}
+
+func nameOf(names []string, i uint8, kind string) string {
+	if int(i) < len(names) {
+		return names[i]
+	}
+	return fmt.Sprintf("%s(%d)", kind, i)
+}
+
+func marshalName(names []string, i uint8, kind string) ([]byte, error) {
+	if int(i) < len(names) {
+		return []byte(names[i]), nil
+	}
+	return nil, fmt.Errorf("breaker: %s: unknown value %d", kind, i)
+}
+
+func unmarshalName(names []string, text []byte, kind string) (int, error) {
+	i := slices.Index(names, strings.ReplaceAll(strings.ToLower(string(text)), "_", "-"))
+	if i < 0 {
+		return 0, fmt.Errorf("breaker: %s: %q is none of %s", kind, text, strings.Join(names, ", "))
+	}
+	return i, nil
+}
+
+// The state machine. It is a pure function: step takes a machine, a policy and an event that carries its own time to the
+// next machine and what follows from it. No clock, lock, goroutine or callback is in it, so that it can be run through
+// every reachable state (machine_test.go does).
+//
+// Instants are nanoseconds since some base that the caller keeps; never is later than all of them.
+
+const never = int64(math.MaxInt64)
+
+// machine is all that decides. Its zero value with epoch 1 is a new closed circuit.
+type machine struct {
+	state    State
+	mode     Mode
+	opens    uint32  // openings in this series; WithOpenBackoff grows the period with it
+	progress uint32  // HalfOpen: probe successes in a row
+	credit   int32   // Closed, ramping: parts per million of an admission saved up
+	epoch    uint64  // the number of this stay
+	now      int64   // the latest instant seen: time never runs backwards in here
+	since    int64   // when this stay began
+	until    int64   // Open: when it is due for a probe
+	ramp     int64   // Closed: when the ramp ends; not later than since where there is none
+	leases   []int64 // HalfOpen: when each slot in use falls free by itself, in order
+}
+
+// policy is what the machine is told by the configuration.
+type policy struct {
+	successThreshold uint32
+	probes           int
+	openTimeout      int64
+	lease            int64
+	ramp             int64
+	backoffFactor    float64 // 0: off
+	backoffMax       int64
+	backoffJitter    float64
+	maxInFlight      int64 // 0: off
+}
+
+type eventKind uint8
+
+const (
+	evAdmit   eventKind = iota // a call asks to pass
+	evSettle                   // an admitted call has ended
+	evTrip                     // open now
+	evReset                    // close now, forget everything
+	evOffer                    // open -> half-open before its time
+	evSetMode                  // an operator's word
+)
+
+// event is one thing that happens to a machine.
+type event struct {
+	kind     eventKind
+	now      int64
+	inFlight int64   // admit: calls running now
+	pass     pass    // settle: what admit gave
+	outcome  Outcome // settle
+	trip     bool    // settle: the trip policy holds, this outcome included
+	hint     int64   // settle, trip: the dependency asked to be left alone this long; 0 if it did not
+	random   float64 // settle, trip: a draw from [0, 1) for the jitter of the open period
+	mode     Mode    // set mode
+}
+
+// pass is what an admitted call carries until it settles.
+type pass struct {
+	epoch uint64
+	probe bool
+	lease int64 // probe: when its slot falls free by itself
+}
+
+// refusal is why a call was not admitted.
+type refusal uint8
+
+const (
+	admitted refusal = iota
+	refusedOpen
+	refusedForced
+	refusedProbes   // every slot is taken
+	refusedRamp     // just closed, this one is not in the share
+	refusedInFlight // over MaxInFlight
+)
+
+// effects is what follows from a step.
+type effects struct {
+	pass    pass    // admit: valid when refused is admitted, or shadow is set
+	refused refusal // admit: why not
+	shadow  bool    // admit: refused, but the mode admits it all the same
+	late    bool    // settle: the epoch had ended before
+	moved   uint8   // how many of moves there are
+	moves   [2]move
+}
+
+// move is one change of state.
+type move struct {
+	from, to State
+	reason   reason
+	epoch    uint64
+	at       int64
+	until    int64 // to is Open
+}
+
+// reason is a Reason without its text.
+type reason uint8
+
+const (
+	byThreshold reason = iota
+	byTimeout
+	byProbe
+	byRecovery
+	byHand
+	byHealthCheck
+)
+
+var reasons = [...]Reason{ReasonThreshold, ReasonTimeout, ReasonProbeFailed, ReasonRecovered, ReasonManual, ReasonHealthCheck}
+
+// step is the machine's one function: from where it stands, the policy and an event to where it stands then, and what
+// follows. It depends on nothing else, and changes nothing but m and fx, which starts empty.
+func (m *machine) step(p *policy, e *event, fx *effects) {
+	m.now = max(m.now, e.now)
+	switch e.kind {
+	case evAdmit:
+		m.admit(p, fx, e)
+	case evSettle:
+		m.settle(p, fx, e)
+	case evTrip:
+		m.trip(p, fx, e)
+	case evReset:
+		m.reset(fx)
+	case evOffer:
+		m.offer(fx)
+	case evSetMode:
+		m.mode = e.mode
+	}
+}
+
+// due reports whether an open period has ended. The boundary belongs to the probe.
+func (m *machine) due(now int64) bool { return m.state == Open && now >= m.until }
+
+// stateAt is the state that a reader sees at an instant: an open period that has ended reads HalfOpen.
+func (m *machine) stateAt(now int64) State {
+	if m.due(max(m.now, now)) {
+		return HalfOpen
+	}
+	return m.state
+}
+
+// admit decides about one call. The order matters: nothing is taken and nothing moves for a call that is refused.
+func (m *machine) admit(p *policy, fx *effects, e *event) {
+	fx.pass.epoch = m.epoch
+	if m.mode == ForcedClosed {
+		return
+	}
+	fx.refused = m.refusal(p, e.inFlight)
+	if m.ramping() && (fx.refused == admitted || fx.refused == refusedRamp) {
+		m.credit += m.share()
+	}
+	if fx.refused != admitted {
+		fx.shadow = m.mode == Shadow
+		return
+	}
+	if m.state == Open {
+		m.move(fx, HalfOpen, byTimeout)
+	}
+	if m.state == HalfOpen {
+		m.freeExpired()
+		fx.pass = pass{epoch: m.epoch, probe: true, lease: m.now + p.lease}
+		m.takeSlot(fx.pass.lease)
+	}
+	if m.ramping() {
+		m.credit -= ppm
+	}
+}
+
+// refusal says why a call may not pass now, if so.
+func (m *machine) refusal(p *policy, inFlight int64) refusal {
+	switch {
+	case m.mode == ForcedOpen:
+		return refusedForced
+	case m.state == Open && m.now < m.until:
+		return refusedOpen
+	case m.state == Closed && p.maxInFlight > 0 && inFlight >= p.maxInFlight:
+		return refusedInFlight
+	case m.state == HalfOpen && m.liveLeases() >= p.probes:
+		return refusedProbes
+	case m.ramping() && m.credit+m.share() < ppm:
+		return refusedRamp
+	}
+	return admitted
+}
+
+// settle ends one admitted call.
+func (m *machine) settle(p *policy, fx *effects, e *event) {
+	if e.pass.epoch != m.epoch {
+		fx.late = true
+		return
+	}
+	switch {
+	case m.state == Closed:
+		if e.trip && m.mode != ForcedClosed {
+			m.open(p, fx, byThreshold, e)
+		}
+	case m.state == HalfOpen && e.pass.probe:
+		m.settleProbe(p, fx, e)
+	}
+}
+
+// settleProbe takes a probe's verdict. A probe that outlived its lease has no slot to hand back, and its failure is too
+// old to count; its success still says that the dependency answers.
+func (m *machine) settleProbe(p *policy, fx *effects, e *event) {
+	expired := m.now >= e.pass.lease
+	if !expired {
+		m.freeSlot(e.pass.lease)
+	}
+	switch {
+	case e.outcome == Success:
+		m.progress++
+		if m.progress >= p.successThreshold {
+			m.move(fx, Closed, byRecovery)
+			m.ramp = m.now + p.ramp
+		}
+	case e.outcome == Failure && !expired:
+		m.open(p, fx, byProbe, e)
+	}
+}
+
+func (m *machine) trip(p *policy, fx *effects, e *event) {
+	if m.due(m.now) {
+		m.move(fx, HalfOpen, byTimeout)
+	}
+	if m.state != Open {
+		m.open(p, fx, byHand, e)
+	}
+}
+
+func (m *machine) reset(fx *effects) {
+	m.move(fx, Closed, byHand)
+	m.opens = 0
+}
+
+func (m *machine) offer(fx *effects) {
+	if m.state == Open && !m.due(m.now) {
+		m.move(fx, HalfOpen, byHealthCheck)
+	}
+}
+
+// open starts an open period. Its length is the open timeout, grown by the backoff, or what the dependency asked for
+// where that is more.
+func (m *machine) open(p *policy, fx *effects, why reason, e *event) {
+	if m.state == Closed && m.now-m.since >= p.openTimeout {
+		m.opens = 0
+	}
+	if m.opens < math.MaxUint32 {
+		m.opens++
+	}
+	m.until = m.now + max(p.period(m.opens, e.random), e.hint)
+	m.move(fx, Open, why)
+}
+
+// move starts a new stay: everything that was pending in the old one is void from here on.
+func (m *machine) move(fx *effects, to State, why reason) {
+	from := m.state
+	m.state = to
+	m.epoch++
+	m.since = m.now
+	m.ramp = m.now
+	m.progress = 0
+	m.credit = 0
+	m.leases = m.leases[:0]
+	if to != Open {
+		m.until = m.now
+	}
+	if from == to {
+		return // Reset of a closed circuit: a new epoch, but no change
+	}
+	fx.moves[fx.moved] = move{from: from, to: to, reason: why, epoch: m.epoch, at: m.now, until: m.until}
+	fx.moved++
+}
+
+// period is the length of the n-th open period in a series: openTimeout * factor^(n-1), with jitter on top, up to the
+// maximum.
+func (p *policy) period(n uint32, random float64) int64 {
+	if p.backoffFactor == 0 {
+		return p.openTimeout
+	}
+	d := float64(p.openTimeout) * math.Pow(p.backoffFactor, float64(n-1)) * (1 + p.backoffJitter*random)
+	if d >= float64(p.backoffMax) { // +Inf as well
+		return p.backoffMax
+	}
+	return int64(d)
+}
+
+// Slots. All that is kept of a lease is when it ends: the call itself knows that too, so that a settlement before the
+// end frees a slot and one after it does not, and two leases that end at the same instant are interchangeable.
+
+func (m *machine) takeSlot(end int64) {
+	i, _ := slices.BinarySearch(m.leases, end)
+	m.leases = slices.Insert(m.leases, i, end)
+}
+
+func (m *machine) freeSlot(end int64) {
+	if i, ok := slices.BinarySearch(m.leases, end); ok {
+		m.leases = slices.Delete(m.leases, i, i+1)
+	}
+}
+
+func (m *machine) freeExpired() {
+	m.leases = slices.Delete(m.leases, 0, len(m.leases)-m.liveLeases())
+}
+
+func (m *machine) liveLeases() int {
+	i, _ := slices.BinarySearch(m.leases, m.now+1)
+	return len(m.leases) - i
+}
+
+// nextProbe is when the next call may become a probe: the end of the open period, or of the earliest live lease.
+func (m *machine) nextProbe() int64 {
+	if m.state == HalfOpen {
+		if live := m.liveLeases(); live > 0 {
+			return m.leases[len(m.leases)-live]
+		}
+		return m.now
+	}
+	return m.until
+}
+
+// The ramp. Each call adds the share of the moment to a credit, and passes when that makes a whole: an even spread
+// without chance.
+
+const ppm = 1_000_000
+
+func (m *machine) ramping() bool { return m.state == Closed && m.now < m.ramp }
+
+// share is the admitted share in parts per million; it grows linearly from 0 at the closing to all at the ramp's end.
+func (m *machine) share() int32 {
+	return int32(float64(m.now-m.since) / float64(m.ramp-m.since) * ppm)
+}
+
+// duration returns nanoseconds as a time.Duration.
+func duration(ns int64) time.Duration { return time.Duration(ns) }

@@ -1,0 +1,149 @@
+package breaker
+
+import (
+	"context"
+	"time"
+)
+
+// This file is for wrappers that call circuits in two steps, Acquire and Settle, because a call ends later than the
+// function that makes it returns: an HTTP response ends with its body. They give circuits per key, retries and hooks the
+// meaning that they have in a Breaker.
+
+// CheckTwoStep reports options that two-step use would pass over: a classifier, WithResult, WithRetry and fallbacks.
+// where is the name of what takes the options. What NewGroup would refuse is NewGroup's to report.
+func CheckTwoStep(where string, opts ...Option) error {
+	d := newDraft(where, scopeCircuit|scopeFixed|scopeSnapshot|scopeCall|scopeGroup, opts)
+	var f faults
+	for _, o := range []struct {
+		name  string
+		given bool
+	}{
+		{"Classifier", d.classifier != nil},
+		{"Result", d.call.result != nil},
+		{"Retry", d.call.retry != nil},
+		{"Fallback", len(d.call.fallbacks) > 0},
+	} {
+		if o.given {
+			f.add(o.name, "is not an option of %s", where)
+		}
+	}
+	return f.err()
+}
+
+// Clock returns the clock that was given to the group, or nil where its circuits go by the time package.
+func (g *Group[T]) Clock() Clock { return g.base.Load().settings.time.clock }
+
+// Timeout is the limit that WithTimeout sets for an attempt; 0 = none.
+func (b *Breaker[T]) Timeout() time.Duration {
+	b.load()
+	if b.plan == nil {
+		return 0
+	}
+	return b.plan.timeout
+}
+
+// AcquireInto is [Circuit.Acquire] with the caller's memory for the permit. p must be a zero Permit, and must not be
+// copied. After an error it is still one.
+func (c *Circuit) AcquireInto(ctx context.Context, p *Permit) error {
+	c.load()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := c.admit(ctx, &p.call); err != nil {
+		return err
+	}
+	p.circuit, p.ctx = c, ctx
+	return nil
+}
+
+// Decided returns what comes before every classifier: an error after the caller's own cancel is Ignored, then
+// WithFailOn and WithIgnore decide. decided is false where the classifier would be asked, and for nil.
+func (c *Circuit) Decided(ctx context.Context, err error) (o Outcome, decided bool) {
+	return c.load().preclassify(ctx, err)
+}
+
+// Rescued counts a rescue that helped (e.Err is nil), and tells the Rescue hooks of any. The circuit fills in its name.
+func (c *Circuit) Rescued(ctx context.Context, e RescueEvent) {
+	s := c.load()
+	e.Name = c.name
+	if e.Err == nil {
+		c.countRescue(e.Kind)
+	}
+	s.hookRescue(ctx, e)
+}
+
+// Retries is the retries of one call whose attempts the caller makes: the loop inside [WithRetry], to be driven from
+// outside. It belongs to one goroutine.
+type Retries struct {
+	circuit  *Circuit // nil: none
+	loop     retryLoop
+	attempts int
+}
+
+// Begin starts a call through c, before its first attempt. Waits go by c's clock and chance, and c's hooks and totals
+// are told. With a nil c the policy's own clock and chance serve, and nobody is told.
+func (p RetryPolicy) Begin(c *Circuit) Retries {
+	r := Retries{circuit: c, attempts: 1}
+	switch {
+	case p.p == nil:
+	case c != nil:
+		r.loop = p.p.begin(c.load().time)
+	default:
+		r.loop = p.p.begin(p.p.time)
+	}
+	return r
+}
+
+// Next is called after an attempt that counted as Failure, with its error. It waits and returns true if there is to be
+// another attempt, which must pass the circuit again. Otherwise because says why not, where the caller of the call should
+// know: the circuit has opened, the wait would not end before ctx's deadline, or ctx ended during it.
+func (r *Retries) Next(ctx context.Context, err error) (again bool, because error) {
+	if r.loop.p == nil || ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	if err == nil {
+		err = ErrUnacceptable
+	}
+	if r.circuit == nil {
+		again, because = r.loop.again(ctx, r.attempts, err, r.loop.p.draw, nil)
+	} else {
+		again, because = r.circuit.nextAttempt(ctx, r, err)
+	}
+	return again, because
+}
+
+func (c *Circuit) nextAttempt(ctx context.Context, r *Retries, err error) (bool, error) {
+	s := c.load()
+	if r.attempts <= r.loop.p.max {
+		if because := c.opened(s); because != nil {
+			return false, because
+		}
+	}
+	return r.loop.again(ctx, r.attempts, err, s.draw, func(wait time.Duration) {
+		s.hookRetry(ctx, RetryEvent{Name: c.name, Attempt: r.attempts, Wait: wait, Err: err})
+	})
+}
+
+// Ran notes that the attempt which Next announced has been made.
+func (r *Retries) Ran() {
+	r.attempts++
+	if r.circuit != nil {
+		r.circuit.countRetry()
+	}
+}
+
+// Attempts is how many attempts have been made, the first included.
+func (r *Retries) Attempts() int { return r.attempts }
+
+// Error is what to return for a call whose last attempt ended with err and whose retries ended because of because; a
+// [*RetryError] after more than one attempt. Either may be nil.
+func (r *Retries) Error(err, because error) error {
+	if err == nil {
+		return because
+	}
+	return retried(r.attempts, also(err, because))
+}
+
+// ReportStoreError tells the StoreError hooks of something behind the circuit that failed, and that no caller may suffer
+// from.
+func (c *Circuit) ReportStoreError(err error) { c.load().hookStoreError(c.name, err) }
