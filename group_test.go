@@ -1,0 +1,998 @@
+package breaker_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/breakerkit/breaker"
+)
+
+// group makes a group by the world's clock: 3 failures open a circuit for 10s, 1 success closes it.
+func (w *rfgWorld) group(opts ...breaker.Option) *breaker.Group[int] {
+	w.Helper()
+	g, err := breaker.NewGroup[int](w.options(append([]breaker.Option{
+		breaker.WithFailureThreshold(3),
+		breaker.WithSuccessThreshold(1),
+		breaker.WithOpenTimeout(10 * time.Second),
+	}, opts...)...)...)
+	require.NoError(w, err)
+	w.Cleanup(func() { _ = g.Close() })
+	return g
+}
+
+// rfgFail makes n failing calls.
+func rfgFail(t require.TestingT, b *breaker.Breaker[int], n int) {
+	for range n {
+		_, err := b.Do(context.Background(), rfgAnswer(0, errBoom))
+		require.ErrorIs(t, err, errBoom)
+	}
+}
+
+// rfgFill calls n new keys once.
+func rfgFill(t require.TestingT, g *breaker.Group[int], prefix string, n int) {
+	for i := range n {
+		_, err := g.Do(context.Background(), fmt.Sprint(prefix, i), rfgAnswer(i, nil))
+		require.NoError(t, err)
+	}
+}
+
+// rfgEvict fills a group until a key has gone.
+func rfgEvict(t require.TestingT, g *breaker.Group[int], key string) {
+	for i := range 1000 {
+		if _, ok := g.Lookup(key); !ok {
+			return
+		}
+		rfgFill(t, g, fmt.Sprint("in place of ", key, " ", i, " "), 1)
+	}
+	require.FailNow(t, "it never goes", key)
+}
+
+func rfgKeys(g *breaker.Group[int]) []string {
+	var keys []string
+	for key := range g.All() {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func TestK32_OneLazilyMadeCircuitPerKey(t *testing.T) {
+	rfgBoth(t, func(w *rfgWorld) {
+		g := w.group()
+		_, ok := g.Lookup("x")
+		require.False(w, ok)
+		require.Zero(w, g.Len(), "asking makes none")
+		require.Equal(w, breaker.Closed, g.Get("x").State())
+		require.Equal(w, "x", g.Get("x").Name())
+		require.Equal(w, 1, g.Len())
+
+		got := make([]*breaker.Breaker[int], 100)
+		var all sync.WaitGroup
+		for i := range got {
+			all.Go(func() { got[i] = g.Get("a") })
+		}
+		all.Wait()
+		for _, b := range got {
+			require.Same(w, got[0], b)
+		}
+		b, ok := g.Lookup("a")
+		require.True(w, ok)
+		require.Same(w, got[0], b)
+		require.Equal(w, 2, g.Len())
+	})
+	t.Run("the empty key is a key", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			g := w.group()
+			require.Same(w, g.Get(""), g.Get(""))
+			rfgFail(w, g.Get(""), 3)
+			_, err := g.Do(w.Context(), "", rfgAnswer(0, nil))
+			require.ErrorIs(w, err, breaker.ErrOpen)
+		})
+	})
+	t.Run("odd keys", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			g := w.group()
+			keys := []string{"\x00", "a\xff", "ä", "a b", "a/b", "A", "a", string(make([]byte, 10_000))}
+			for i, key := range keys {
+				rfgFail(w, g.Get(key), i%2+1)
+			}
+			for i, key := range keys {
+				require.EqualValues(w, i%2+1, g.Get(key).Snapshot().ConsecutiveFailures, "%.10q", key)
+			}
+		})
+	})
+}
+
+func TestK33_KeysAreIsolated(t *testing.T) {
+	rfgBoth(t, func(w *rfgWorld) {
+		g := w.group()
+		g.Get("b")
+		for range 3 {
+			_, err := g.Do(w.Context(), "a", rfgAnswer(0, errBoom))
+			require.Equal(w, errBoom, err)
+		}
+		require.Equal(w, breaker.Open, g.Get("a").State())
+		require.Equal(w, breaker.Closed, g.Get("b").State())
+		_, err := g.Do(w.Context(), "a", rfgAnswer(0, nil))
+		var open *breaker.OpenError
+		require.ErrorAs(w, err, &open)
+		require.Equal(w, "a", open.Circuit)
+		v, err := g.Do(w.Context(), "b", rfgAnswer(7, nil))
+		require.NoError(w, err)
+		require.Equal(w, 7, v)
+	})
+}
+
+func TestK34_GroupSettingsCanBeSwapped(t *testing.T) {
+	rfgBoth(t, func(w *rfgWorld) {
+		g := w.group()
+		rfgFail(w, g.Get("a"), 2)
+		rfgFail(w, g.Get("open"), 3)
+		require.NoError(w, g.Configure(breaker.WithFailureThreshold(5), breaker.WithOpenTimeout(time.Hour)))
+		for _, key := range []string{"a", "open", "new"} {
+			require.Equal(w, 5, g.Get(key).Circuit().Config().FailureThreshold, key)
+		}
+		require.Equal(w, breaker.Open, g.Get("open").State(), "the state survives")
+		require.Equal(w, 10*time.Second, g.Get("open").Snapshot().Until.Sub(w.start), "and the remaining time")
+		require.EqualValues(w, 2, g.Get("a").Snapshot().ConsecutiveFailures, "and the counts")
+		rfgFail(w, g.Get("a"), 2)
+		require.Equal(w, breaker.Closed, g.Get("a").State())
+		rfgFail(w, g.Get("a"), 1)
+		require.Equal(w, breaker.Open, g.Get("a").State())
+
+		require.NoError(w, g.Configure(breaker.WithFailureThreshold(1)))
+		g.Get("new").Circuit().Reset()
+		rfgFail(w, g.Get("new"), 1)
+		require.Equal(w, breaker.Open, g.Get("new").State())
+		require.Equal(w, time.Hour, g.Get("new").Snapshot().Until.Sub(w.start), "what an earlier Configure set stays")
+	})
+	t.Run("nonsense changes nothing", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			g := w.group()
+			g.Get("a")
+			for _, opt := range []breaker.Option{
+				breaker.WithFailureThreshold(0), breaker.WithClock(rfgAskedClock()), breaker.WithHooks(breaker.Hooks{}), breaker.WithSnapshot(breaker.Snapshot{}),
+				breaker.WithRetry(), breaker.WithTimeout(1), breaker.WithFallbackValue(1), breaker.MaxKeys(1), breaker.IdleAfter(1), breaker.PerKey(func(string) []breaker.Option { return nil }), nil,
+			} {
+				require.Error(w, g.Configure(breaker.WithFailureThreshold(9), opt))
+				require.Equal(w, 3, g.Get("a").Circuit().Config().FailureThreshold)
+				require.Equal(w, 3, g.Get("b").Circuit().Config().FailureThreshold)
+			}
+			rfgFaults(w, g.Configure(breaker.WithFailureThreshold(-1), breaker.WithOpenTimeout(-2), breaker.MaxKeys(3)), "FailureThreshold", "-1", "OpenTimeout", "-2ns", "MaxKeys", "Configure")
+		})
+	})
+	t.Run("PerKey goes on top again", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			g := w.group(breaker.PerKey(func(key string) []breaker.Option {
+				if key == "a" {
+					return []breaker.Option{breaker.WithFailureThreshold(7)}
+				}
+				return nil
+			}))
+			g.Get("a")
+			g.Get("b")
+			require.NoError(w, g.Configure(breaker.WithFailureThreshold(5), breaker.WithSuccessThreshold(4)))
+			require.Equal(w, 7, g.Get("a").Circuit().Config().FailureThreshold)
+			require.Equal(w, 4, g.Get("a").Circuit().Config().SuccessThreshold)
+			require.Equal(w, 5, g.Get("b").Circuit().Config().FailureThreshold)
+		})
+	})
+	// A circuit that is being made while the settings change has the new ones.
+	t.Run("a circuit that is being made", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			var g *breaker.Group[int]
+			once := true
+			g = w.group(breaker.PerKey(func(string) []breaker.Option {
+				if once {
+					once = false
+					assert.NoError(w, g.Configure(breaker.WithFailureThreshold(9)))
+				}
+				return nil
+			}))
+			require.Equal(w, 9, g.Get("a").Circuit().Config().FailureThreshold)
+		})
+	})
+	// So has one that was evicted, is still held, and comes back.
+	t.Run("a circuit that was away", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			g := w.group(breaker.MaxKeys(2))
+			held := g.Get("held")
+			rfgEvict(w, g, "held")
+			require.NoError(w, g.Configure(breaker.WithFailureThreshold(9)))
+			require.Same(w, held, g.Get("held"))
+			require.Equal(w, 9, held.Circuit().Config().FailureThreshold)
+		})
+	})
+}
+
+func TestBC58_OneKeyOneCircuit(t *testing.T) {
+	guard(t, patience, func() {
+		var g *breaker.Group[int]
+		var built atomic.Int64
+		var asked sync.Map
+		g = breaker.Must(breaker.NewGroup[int](breaker.WithFailureThreshold(200), breaker.PerKey(func(key string) []breaker.Option {
+			built.Add(1)
+			_, twice := asked.LoadOrStore(key, true)
+			assert.False(t, twice, "%q was asked about twice", key)
+			if key == "api.test:443" {
+				g.Get("other.test:443")
+				_, _ = g.Lookup(key)
+				g.Len()
+				for range g.All() {
+					break
+				}
+			}
+			return []breaker.Option{breaker.WithSuccessThreshold(3)}
+		})))
+		var all sync.WaitGroup
+		got := make([]*breaker.Breaker[int], 200)
+		for i := range got {
+			all.Go(func() {
+				got[i] = g.Get("api.test:443")
+				_, _ = got[i].Do(context.Background(), rfgAnswer(0, errBoom))
+			})
+		}
+		all.Wait()
+		for _, b := range got {
+			require.Same(t, got[0], b)
+		}
+		require.EqualValues(t, 2, built.Load())
+		require.Equal(t, breaker.Open, got[0].State(), "all 200 failures count in one place")
+		require.EqualValues(t, 200, got[0].Snapshot().Totals.Failures)
+		require.Equal(t, 2, g.Len())
+	})
+}
+
+func TestBC117_BoundedAndEvictionNeverOpensTheGate(t *testing.T) {
+	rfgBubble(t, func(w *rfgWorld) {
+		g := w.group(breaker.MaxKeys(1000), breaker.IdleAfter(5*time.Minute), breaker.WithOpenTimeout(10*time.Minute))
+		rfgFail(w, g.Get("X"), 3)
+		p, err := g.Get("busy").Circuit().Acquire(w.Context())
+		require.NoError(w, err)
+		hosts := 100_000
+		if testing.Short() || breaker.RaceEnabled {
+			hosts = 10_000
+		}
+		for i := range hosts {
+			_, err := g.Do(w.Context(), fmt.Sprint("host-", i), rfgAnswer(i, nil))
+			require.NoError(w, err)
+			if i%1000 == 0 {
+				require.LessOrEqual(w, g.Len(), 1000)
+			}
+		}
+		require.Equal(w, 1000, g.Len())
+		w.at(6 * time.Minute)
+		_, err = g.Do(w.Context(), "one more", rfgAnswer(0, nil)) // which looks for room
+		require.NoError(w, err)
+		require.Equal(w, 3, g.Len(), "all that were idle have gone")
+		require.Equal(w, []string{"X", "busy", "one more"}, rfgKeys(g))
+		_, err = g.Do(w.Context(), "X", rfgAnswer(0, nil))
+		require.ErrorIs(w, err, breaker.ErrOpen)
+		p.Done(nil)
+		require.EqualValues(w, 1, g.Get("busy").Snapshot().Totals.Successes)
+	})
+	// A result that arrives for a circuit that has gone harms nothing.
+	t.Run("a permit outlives its entry", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			g := w.group(breaker.MaxKeys(1))
+			c := g.Get("a").Circuit()
+			c.Trip(nil)
+			c.OfferProbe()
+			p, err := c.Acquire(w.Context())
+			require.NoError(w, err)
+			c.Reset() // closed, though the permit is still out
+			g.Get("b")
+			p.Done(errBoom)
+			p.Done(nil)
+			require.EqualValues(w, 1, c.Snapshot().Totals.Late)
+		})
+	})
+}
+
+// What goes first: what is idle; then what is closed, by its failures.
+func TestGroupEvictionOrder(t *testing.T) {
+	rfgBoth(t, func(w *rfgWorld) {
+		g := w.group(breaker.MaxKeys(4), breaker.IdleAfter(time.Minute), breaker.WithFailureThreshold(10))
+		rfgFail(w, g.Get("idle, 1 failure"), 1)
+		w.at(time.Minute)
+		rfgFail(w, g.Get("2 failures"), 2)
+		rfgFail(w, g.Get("no failures"), 1)
+		_, err := g.Do(w.Context(), "no failures", rfgAnswer(0, nil))
+		require.NoError(w, err)
+		rfgFail(w, g.Get("1 failure"), 1)
+		require.Equal(w, 4, g.Len())
+		for i, gone := range []string{"idle, 1 failure", "no failures", "1 failure", "2 failures"} {
+			rfgFail(w, g.Get(fmt.Sprint("new ", i)), 5)
+			_, ok := g.Lookup(gone)
+			require.False(w, ok, gone)
+			require.Equal(w, 4, g.Len(), "one goes at a time")
+		}
+	})
+	t.Run("failures that left the window do not protect", func(t *testing.T) {
+		for name, policy := range map[string]breaker.Option{
+			"window of the run": breaker.WithFailureWindow(10 * time.Second),
+			"count":             breaker.WithTrip(breaker.FailureCount(10, 10*time.Second)),
+			"rate":              breaker.WithTrip(breaker.FailureRate(1, 10, breaker.Last(10*time.Second))),
+		} {
+			t.Run(name, func(t *testing.T) {
+				rfgBoth(t, func(w *rfgWorld) {
+					g := w.group(breaker.MaxKeys(2), breaker.WithFailureThreshold(10), policy)
+					rfgFail(w, g.Get("old"), 9)
+					w.at(11 * time.Second)
+					rfgFail(w, g.Get("young"), 1)
+					g.Get("new")
+					require.Equal(w, []string{"new", "young"}, rfgKeys(g))
+				})
+			})
+		}
+	})
+}
+
+// Open, half-open, forced and busy circuits never go, however long ago they were used.
+func TestGroupNeverEvicts(t *testing.T) {
+	for name, prepare := range map[string]func(w *rfgWorld, b *breaker.Breaker[int]){
+		"open":                  func(w *rfgWorld, b *breaker.Breaker[int]) { rfgFail(w, b, 3) },
+		"tripped by hand":       func(_ *rfgWorld, b *breaker.Breaker[int]) { b.Circuit().Trip(nil) },
+		"half-open":             func(_ *rfgWorld, b *breaker.Breaker[int]) { b.Circuit().Trip(nil); b.Circuit().OfferProbe() },
+		"forced open":           func(_ *rfgWorld, b *breaker.Breaker[int]) { b.Circuit().SetMode(breaker.ForcedOpen) },
+		"forced closed":         func(_ *rfgWorld, b *breaker.Breaker[int]) { b.Circuit().SetMode(breaker.ForcedClosed) },
+		"shadow":                func(_ *rfgWorld, b *breaker.Breaker[int]) { b.Circuit().SetMode(breaker.Shadow) },
+		"busy":                  func(w *rfgWorld, b *breaker.Breaker[int]) { breaker.Must(b.Circuit().Acquire(w.Context())) },
+		"busy after many calls": rfgBusyAfterMany,
+	} {
+		t.Run(name, func(t *testing.T) {
+			rfgBoth(t, func(w *rfgWorld) {
+				g := w.group(breaker.MaxKeys(3), breaker.IdleAfter(time.Minute))
+				b := g.Get("kept")
+				prepare(w, b)
+				before := b.Snapshot()
+				b = nil
+				for round := range 5 {
+					rfgFill(w, g, fmt.Sprint("fill-", round, "-"), 10)
+					w.at(w.elapsed() + time.Hour)
+					rfgFill(w, g, fmt.Sprint("again-", round, "-"), 10)
+					runtime.GC()
+					got, ok := g.Lookup("kept")
+					require.True(w, ok)
+					require.LessOrEqual(w, g.Len(), 3)
+					after := got.Snapshot()
+					require.Equal(w, before.Epoch, after.Epoch)
+					require.Equal(w, before.Mode, after.Mode)
+					require.Equal(w, before.InFlight, after.InFlight)
+				}
+			})
+		})
+	}
+}
+
+func rfgBusyAfterMany(w *rfgWorld, b *breaker.Breaker[int]) {
+	ctx := w.Context()
+	for range 100_000 {
+		_, _ = b.Do(ctx, rfgAnswer(0, nil))
+	}
+	breaker.Must(b.Circuit().Acquire(ctx))
+}
+
+// Idle is what nobody has looked up or called for the whole of the time; it goes when room is looked for.
+func TestGroupIdleEviction(t *testing.T) {
+	rfgBoth(t, func(w *rfgWorld) {
+		g := w.group(breaker.MaxKeys(4), breaker.IdleAfter(10*time.Minute))
+		rfgFail(w, g.Get("idle"), 1)
+		rfgFail(w, g.Get("used"), 1)
+		held := g.Get("called by its holder")
+		rfgFail(w, held, 1)
+		g.Get("looked up")
+		for range 9 {
+			w.at(w.elapsed() + time.Minute)
+			g.Get("used")
+			rfgFail(w, held, 1)
+			_, _ = held.Do(w.Context(), rfgAnswer(0, nil))
+			_, ok := g.Lookup("looked up")
+			require.True(w, ok)
+		}
+		w.at(10 * time.Minute)
+		require.Equal(w, 4, g.Len(), "nothing goes before its time")
+		rfgFail(w, held, 1)
+		g.Get("new")
+		require.Equal(w, []string{"called by its holder", "new", "used"}, rfgKeys(g), "Lookup is no use")
+		require.EqualValues(w, 1, g.Get("used").Snapshot().ConsecutiveFailures)
+	})
+	t.Run("the instant before", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			g := w.group(breaker.MaxKeys(2), breaker.IdleAfter(10*time.Minute))
+			rfgFail(w, g.Get("a"), 2)
+			w.at(10*time.Minute - 1)
+			rfgFail(w, g.Get("b"), 1)
+			g.Get("c")
+			require.Equal(w, []string{"a", "c"}, rfgKeys(g), "a was not idle yet, and b had the fewest failures")
+		})
+	})
+	// A circuit that was busy and is now used seldom is not idle. One failure keeps it from going for want of room.
+	t.Run("busy, then seldom", func(t *testing.T) {
+		for _, sharded := range []bool{false, true} {
+			rfgBoth(t, func(w *rfgWorld) {
+				g := w.group(breaker.MaxKeys(3), breaker.IdleAfter(10*time.Minute))
+				if sharded {
+					breaker.Shard(g.Get("a").Circuit())
+				}
+				for range 20_000 {
+					_, _ = g.Do(w.Context(), "a", rfgAnswer(0, nil))
+				}
+				rfgFail(w, g.Get("a"), 1)
+				for i := range 30 {
+					w.at(w.elapsed() + 5*time.Minute)
+					rfgFail(w, g.Get("a"), 1)
+					g.Get("a").Circuit().Reset()
+					rfgFail(w, g.Get("a"), 1)
+					rfgFill(w, g, fmt.Sprint("fill-", i, "-"), 5)
+					_, ok := g.Lookup("a")
+					require.True(w, ok, "after %v", w.elapsed())
+				}
+			})
+		}
+	})
+	// One that was busy goes when it has been idle for long, like any other.
+	t.Run("busy, then idle", func(t *testing.T) {
+		for _, sharded := range []bool{false, true} {
+			t.Run(fmt.Sprint("sharded ", sharded), func(t *testing.T) {
+				rfgBoth(t, func(w *rfgWorld) {
+					g := w.group(breaker.MaxKeys(3), breaker.IdleAfter(10*time.Minute))
+					if sharded {
+						breaker.Shard(g.Get("a").Circuit())
+					}
+					for range 20_000 {
+						_, _ = g.Do(w.Context(), "a", rfgAnswer(0, nil))
+					}
+					rfgFail(w, g.Get("a"), 1)
+					for i := range 5 {
+						w.at(w.elapsed() + 11*time.Minute)
+						rfgFill(w, g, fmt.Sprint("fill-", i, "-"), 5)
+					}
+					_, ok := g.Lookup("a")
+					require.False(w, ok)
+				})
+			})
+		}
+	})
+}
+
+// A circuit that is evicted while somebody holds it comes back as it is.
+func TestGroupIdentityOfEvictedCircuits(t *testing.T) {
+	rfgBoth(t, func(w *rfgWorld) {
+		g := w.group(breaker.MaxKeys(2), breaker.WithFailureThreshold(1))
+		held := g.Get("held")
+		rfgEvict(w, g, "held") // between Get and the call
+		runtime.GC()
+		rfgFail(w, held, 1)
+		require.Equal(w, breaker.Open, held.State())
+		got, ok := g.Lookup("held")
+		require.True(w, ok, "it is in its place again")
+		require.Same(w, held, got)
+		require.Same(w, held, g.Get("held"))
+		_, err := g.Do(w.Context(), "held", rfgAnswer(0, nil))
+		require.ErrorIs(w, err, breaker.ErrOpen)
+		require.Equal(w, 2, g.Len())
+
+		held.Circuit().Reset()
+		for range 5 { // away and back, again and again
+			rfgEvict(w, g, "held")
+			require.Same(w, held, g.Get("held"))
+		}
+	})
+	t.Run("a circuit of which only the Circuit is held", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			g := w.group(breaker.MaxKeys(1))
+			c := g.Get("held").Circuit()
+			g.Get("other")
+			runtime.GC()
+			c.Trip(nil)
+			require.Same(w, c, g.Get("held").Circuit())
+		})
+	})
+	t.Run("one that nobody holds is made anew", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			g := w.group(breaker.MaxKeys(1))
+			rfgFail(w, g.Get("a"), 2)
+			g.Get("b")
+			runtime.GC()
+			runtime.GC()
+			require.Zero(w, g.Get("a").Snapshot().Totals.Calls)
+		})
+	})
+	t.Run("many at once get one", func(t *testing.T) {
+		guard(t, patience, func() {
+			g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(1)))
+			for range 50 {
+				held := g.Get("held")
+				g.Get("other")
+				var all sync.WaitGroup
+				for range 8 {
+					all.Go(func() { assert.Same(t, held, g.Get("held")) })
+				}
+				all.Wait()
+				runtime.KeepAlive(held)
+			}
+			require.Equal(t, 1, g.Len())
+		})
+	})
+	// A circuit that opens after its eviction, and of which nobody keeps hold, must not come back closed.
+	t.Run("one that opened while it was away", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			g := w.group(breaker.MaxKeys(2), breaker.WithFailureThreshold(1))
+			_, err := g.Do(w.Context(), "held", func(context.Context) (int, error) { return 0, nil })
+			require.NoError(w, err)
+			func() {
+				held := g.Get("held")
+				rfgEvict(w, g, "held")
+				rfgFail(w, held, 1)
+			}()
+			runtime.GC()
+			runtime.GC()
+			require.Equal(w, breaker.Open, g.Get("held").State())
+		})
+	})
+}
+
+// Full of circuits that must not go, a group still works, and says so.
+func TestGroupOverflow(t *testing.T) {
+	rfgBoth(t, func(w *rfgWorld) {
+		var over []string
+		g := w.group(breaker.MaxKeys(3), breaker.IdleAfter(time.Minute), breaker.WithHooks(breaker.Hooks{Overflow: func(key string) { over = append(over, key) }}))
+		for i := range 3 {
+			rfgFail(w, g.Get(fmt.Sprint(i)), 3)
+		}
+		require.Empty(w, over)
+		b := g.Get("more")
+		require.NotNil(w, b)
+		require.Equal(w, []string{"more"}, over)
+		require.Equal(w, 3, g.Len())
+		_, ok := g.Lookup("more")
+		require.False(w, ok, "it is not kept")
+		rfgFail(w, b, 3)
+		_, err := b.Do(w.Context(), rfgAnswer(0, nil))
+		require.ErrorIs(w, err, breaker.ErrOpen, "but it works")
+		require.Same(w, b, g.Get("more"), "for as long as somebody holds it, it is the one")
+		v, err := g.Do(w.Context(), "one more", rfgAnswer(7, nil))
+		require.NoError(w, err)
+		require.Equal(w, 7, v)
+
+		// Once one of them has closed, there is room again.
+		w.at(10 * time.Second)
+		_, err = g.Do(w.Context(), "0", rfgAnswer(0, nil))
+		require.NoError(w, err)
+		require.Equal(w, breaker.Closed, g.Get("0").State())
+		before := len(over)
+		require.Same(w, b, g.Get("more"))
+		require.Len(w, over, before)
+		_, ok = g.Lookup("more")
+		require.True(w, ok)
+		_, ok = g.Lookup("0")
+		require.False(w, ok)
+	})
+	t.Run("a hook may ask the group, panic, end its goroutine", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			var g *breaker.Group[int]
+			end := func() {}
+			g = w.group(breaker.MaxKeys(1), breaker.WithHooks(breaker.Hooks{Overflow: func(key string) {
+				g.Len()
+				_, _ = g.Lookup(key)
+				_ = g.Get("full")
+				for range g.All() {
+					continue
+				}
+				end()
+			}}))
+			g.Get("full").Circuit().Trip(nil)
+			require.NotNil(w, g.Get("a"))
+			end = func() { panic("hook") }
+			require.NotNil(w, g.Get("b"))
+			end = runtime.Goexit
+			inGoroutine(func() { g.Get("c") })
+			end = func() {}
+			require.NotNil(w, g.Get("c"), "and the group goes on")
+			require.NotNil(w, g.Get("d"))
+		})
+	})
+}
+
+func TestGroupPerKey(t *testing.T) {
+	perKey := func(opts map[string][]breaker.Option) breaker.Option {
+		return breaker.PerKey(func(key string) []breaker.Option { return opts[key] })
+	}
+	t.Run("valid", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			var seen []string
+			hook := breaker.WithHooks(breaker.Hooks{StateChange: func(tr breaker.Transition) { seen = append(seen, tr.Name) }})
+			g := w.group(hook, breaker.WithFallbackValue(-1), perKey(map[string][]breaker.Option{
+				"one":      {breaker.WithFailureThreshold(1)},
+				"retries":  {breaker.WithRetry(breaker.MaxRetries(2), breaker.Constant(0))},
+				"fallback": {breaker.WithFallback("own", func(context.Context, error) (int, error) { return -2, nil })},
+				"forced":   {breaker.WithMode(breaker.ForcedOpen)},
+				"restored": {breaker.WithSnapshot(breaker.Snapshot{State: breaker.Open, Since: w.start, Until: w.start.Add(5 * time.Second)})},
+			}))
+			require.Equal(w, rfgBy(breaker.RescueValue, -1, 1), g.Get("one").Try(w.Context(), rfgAnswer(0, errBoom)))
+			require.Equal(w, breaker.Open, g.Get("one").State())
+			require.Equal(w, []string{"one"}, seen, "the group's hooks are in force")
+			require.Equal(w, 3, g.Get("retries").Try(w.Context(), rfgAnswer(0, errBoom)).Attempts)
+			require.Equal(w, rfgBy(breaker.RescueValue, -1, 1), g.Get("fallback").Try(w.Context(), rfgAnswer(0, errBoom)), "they are added: the group's come first")
+			require.Equal(w, breaker.ForcedOpen, g.Get("forced").Snapshot().Mode)
+			require.Equal(w, breaker.Open, g.Get("restored").State())
+			require.Equal(w, 1, g.Get("plain").Try(w.Context(), rfgAnswer(0, errBoom)).Attempts)
+			require.Equal(w, 3, g.Get("plain").Circuit().Config().FailureThreshold)
+		})
+	})
+	t.Run("invalid", func(t *testing.T) {
+		for name, opt := range map[string]breaker.Option{
+			"FailureThreshold": breaker.WithFailureThreshold(-1),
+			"FallbackValue":    breaker.WithFallbackValue("x"),
+			"Result":           breaker.WithResult(func(string, error) breaker.Outcome { return breaker.Success }),
+			"MaxRetries":       breaker.WithRetry(breaker.MaxRetries(-1)),
+			"Clock":            breaker.WithClock(rfgAskedClock()),
+			"Hooks":            breaker.WithHooks(breaker.Hooks{}),
+			"MaxKeys":          breaker.MaxKeys(1),
+			"IdleAfter":        breaker.IdleAfter(1),
+			"PerKey":           breaker.PerKey(func(string) []breaker.Option { return nil }),
+			"Option":           nil,
+		} {
+			t.Run(name, func(t *testing.T) {
+				rfgBoth(t, func(w *rfgWorld) {
+					var events rfgEvents
+					var log rfgLog
+					g := w.group(events.option(), log.option(), breaker.WithRetry(breaker.MaxRetries(1), breaker.Constant(0)),
+						perKey(map[string][]breaker.Option{"bad": {breaker.WithSuccessThreshold(9), opt}}))
+					b := g.Get("bad")
+					require.NotNil(w, b)
+					require.Equal(w, 1, b.Circuit().Config().SuccessThreshold, "the group's options, all of them")
+					require.Equal(w, 2, b.Try(w.Context(), rfgAnswer(0, errBoom)).Attempts)
+					require.Len(w, events.storeErrors(), 1)
+					rfgFaults(w, events.storeErrors()[0], name, `"bad"`)
+					require.Contains(w, log.String(), name)
+					require.Same(w, b, g.Get("bad"))
+					require.Len(w, events.storeErrors(), 1, "it is asked once")
+				})
+			})
+		}
+	})
+	t.Run("one that panics", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			var log rfgLog
+			g := w.group(log.option(), breaker.PerKey(func(key string) []breaker.Option { panic("no options for " + key) }))
+			b := g.Get("a")
+			require.NotNil(w, b)
+			require.Equal(w, 3, b.Circuit().Config().FailureThreshold)
+			require.Contains(w, log.String(), "no options for a")
+			require.Same(w, b, g.Get("a"))
+		})
+	})
+	t.Run("one that ends its goroutine", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			end := true
+			g := w.group(breaker.PerKey(func(string) []breaker.Option {
+				if end {
+					end = false
+					runtime.Goexit()
+				}
+				return nil
+			}))
+			inGoroutine(func() { g.Get("a") })
+			require.NotNil(w, g.Get("a"))
+			require.NotNil(w, g.Get("b"))
+		})
+	})
+	t.Run("one that asks for other keys", func(t *testing.T) {
+		rfgBoth(t, func(w *rfgWorld) {
+			var g *breaker.Group[int]
+			g = w.group(breaker.MaxKeys(3), breaker.PerKey(func(key string) []breaker.Option {
+				if len(key) < 5 {
+					g.Get(key + "x")
+				}
+				return nil
+			}))
+			require.Equal(w, "x", g.Get("x").Name())
+			require.Equal(w, 3, g.Len())
+		})
+	})
+	t.Run("a slow one holds up its own key only", func(t *testing.T) {
+		guard(t, patience, func() {
+			release, entered := make(chan struct{}), make(chan struct{})
+			g := breaker.Must(breaker.NewGroup[int](breaker.PerKey(func(key string) []breaker.Option {
+				if key == "slow" {
+					close(entered)
+					<-release
+				}
+				return nil
+			})))
+			done := make(chan *breaker.Breaker[int])
+			go func() { done <- g.Get("slow") }()
+			<-entered
+			g.Get("other")
+			require.Equal(t, 1, g.Len())
+			require.NoError(t, g.Configure(breaker.WithFailureThreshold(4)))
+			close(release)
+			require.Equal(t, 4, (<-done).Circuit().Config().FailureThreshold)
+		})
+	})
+}
+
+func TestGroupIteration(t *testing.T) {
+	rfgBoth(t, func(w *rfgWorld) {
+		g := w.group()
+		for range g.All() {
+			w.Error("an empty group has a key")
+		}
+		want := map[string]*breaker.Breaker[int]{}
+		for i := range 100 {
+			key := fmt.Sprint(i)
+			want[key] = g.Get(key)
+		}
+		require.Equal(w, want, maps.Collect(g.All()))
+		circuits := maps.Collect(g.Circuits())
+		require.Len(w, circuits, 100)
+		for key, c := range circuits {
+			require.Same(w, want[key].Circuit(), c)
+			require.Equal(w, key, c.Name())
+		}
+		var source breaker.Source = g
+		for range source.Circuits() {
+			break
+		}
+		n := 0
+		for key := range g.All() { // changes under way do no harm
+			g.Get(key + "+")
+			if n++; n == 50 {
+				break
+			}
+		}
+		require.Equal(w, 150, g.Len())
+	})
+}
+
+func TestGroupClose(t *testing.T) {
+	rfgBubble(t, func(w *rfgWorld) {
+		var checks atomic.Int64
+		g := w.group(breaker.WithHealthCheck(time.Second, func(context.Context) error { checks.Add(1); return errBoom }), breaker.WithOpenTimeout(time.Hour))
+		rfgFail(w, g.Get("a"), 3)
+		w.at(10*time.Second + 1)
+		require.EqualValues(w, 10, checks.Load())
+		require.NoError(w, g.Close())
+		require.NoError(w, g.Close())
+		rfgFail(w, g.Get("b"), 3)
+		w.at(time.Minute)
+		require.EqualValues(w, 10, checks.Load(), "neither old nor new circuits are checked")
+		_, err := g.Do(w.Context(), "a", rfgAnswer(0, nil))
+		require.ErrorIs(w, err, breaker.ErrOpen)
+		v, err := g.Do(w.Context(), "c", rfgAnswer(7, nil))
+		require.NoError(w, err)
+		require.Equal(w, 7, v)
+	})
+}
+
+func TestGroupOptionsBelongToGroups(t *testing.T) {
+	group := map[string]breaker.Option{
+		"MaxKeys": breaker.MaxKeys(1), "IdleAfter": breaker.IdleAfter(1), "PerKey": breaker.PerKey(func(string) []breaker.Option { return nil }),
+	}
+	c := breaker.Must(breaker.NewCircuit("c"))
+	for name, opt := range group {
+		rfgFaults(t, rfgErr(breaker.New[int]("b", opt)), name, "New")
+		rfgFaults(t, rfgErr(breaker.NewCircuit("b", opt)), name, "NewCircuit")
+		rfgFaults(t, rfgErr(breaker.Over[int](c, opt)), name, "Over")
+		rfgFaults(t, c.Configure(opt), name, "Configure")
+		_, err := breaker.NewGroup[int](opt)
+		require.NoError(t, err)
+	}
+	rfgFaults(t, rfgErr(breaker.NewGroup[int](breaker.WithSnapshot(breaker.Snapshot{}))), "Snapshot", "NewGroup")
+	for name, opt := range map[string]breaker.Option{
+		"MaxKeys": breaker.MaxKeys(0), "IdleAfter": breaker.IdleAfter(0), "PerKey": breaker.PerKey(nil), "OpenTimeout": breaker.WithOpenTimeout(-1),
+		"Result": breaker.WithResult(func(string, error) breaker.Outcome { return 0 }), "Option": nil,
+	} {
+		rfgFaults(t, rfgErr(breaker.NewGroup[int](opt)), name)
+	}
+	rfgFaults(t, rfgErr(breaker.NewGroup[int](breaker.MaxKeys(-1), breaker.IdleAfter(-2), breaker.PerKey(nil), breaker.WithFailureThreshold(0))),
+		"MaxKeys", "-1", "IdleAfter", "-2ns", "PerKey", "FailureThreshold")
+	require.NotNil(t, panicOf(func() { new(breaker.Group[int]).Get("a") }), "the zero value is of no use")
+}
+
+// All of a group's methods at once, with more keys than there is room for. An open circuit is never lost.
+func TestStressGroup(t *testing.T) {
+	guard(t, patience, func() {
+		const limit = 64
+		rounds := 4000
+		if testing.Short() || breaker.RaceEnabled {
+			rounds = 800
+		}
+		var over atomic.Int64
+		g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(limit), breaker.IdleAfter(time.Millisecond), breaker.WithFailureThreshold(3), breaker.WithOpenTimeout(time.Hour),
+			breaker.WithHooks(breaker.Hooks{Overflow: func(string) { over.Add(1) }}),
+			breaker.PerKey(func(key string) []breaker.Option {
+				if len(key)%2 == 0 {
+					return []breaker.Option{breaker.WithSuccessThreshold(3)}
+				}
+				return nil
+			})))
+		var open []*breaker.Breaker[int]
+		for i := range 8 {
+			b := g.Get(fmt.Sprint("open-", i))
+			b.Circuit().Trip(errBoom)
+			open = append(open, b)
+		}
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
+				for range rounds {
+					key := fmt.Sprint("key-", rng.IntN(300))
+					switch rng.IntN(20) {
+					case 0:
+						assert.LessOrEqual(t, g.Len(), limit)
+					case 1:
+						_, _ = g.Lookup(key)
+					case 2:
+						n := 0
+						for k, b := range g.All() {
+							n++
+							if !assert.Equal(t, k, b.Name()) {
+								return
+							}
+						}
+						assert.LessOrEqual(t, n, limit)
+					case 3:
+						assert.NoError(t, g.Configure(breaker.WithFailureThreshold(3+rng.IntN(3))))
+					case 4:
+						a, b := g.Get(key), g.Get(key)
+						assert.Same(t, a, b)
+					default:
+						v, err := g.Do(context.Background(), key, rfgAnswer(7, nil))
+						assert.NoError(t, err)
+						assert.Equal(t, 7, v)
+					}
+				}
+			})
+		}
+		all.Wait()
+		for i, b := range open {
+			got, ok := g.Lookup(fmt.Sprint("open-", i))
+			require.True(t, ok)
+			require.Same(t, b, got)
+			require.Equal(t, breaker.Open, got.State())
+		}
+		require.Zero(t, over.Load(), "there was room to be had all the time")
+		require.LessOrEqual(t, g.Len(), limit)
+		require.Equal(t, len(rfgKeys(g)), g.Len())
+	})
+}
+
+// A million keys go through a group of a few thousand, and the open ones among them stay.
+func TestStressGroupOfManyKeys(t *testing.T) {
+	guard(t, 2*patience, func() {
+		keys, limit, opened := 1_000_000, 10_000, 1000
+		if testing.Short() || breaker.RaceEnabled {
+			keys, limit, opened = 30_000, 1000, 100
+		}
+		g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(limit), breaker.WithFailureThreshold(1), breaker.WithOpenTimeout(time.Hour),
+			breaker.WithHooks(breaker.Hooks{Overflow: func(key string) { t.Error(key) }})))
+		ctx := context.Background()
+		for i := range keys {
+			err := errBoom
+			if i%(keys/opened) != 0 {
+				err = nil
+			}
+			if _, got := g.Do(ctx, fmt.Sprint("host-", i, ".test"), rfgAnswer(i, err)); got != err {
+				t.Fatal(got)
+			}
+		}
+		require.Equal(t, limit, g.Len())
+		for i := 0; i < keys; i += keys / opened {
+			b, ok := g.Lookup(fmt.Sprint("host-", i, ".test"))
+			if !ok || b.State() != breaker.Open {
+				t.Fatal(i, ok)
+			}
+		}
+	})
+}
+
+// Full of open circuits, or of circuits with failures, a group's lookups do not become a burden.
+func TestStressGroupThatIsFull(t *testing.T) {
+	if testing.Short() || breaker.RaceEnabled {
+		t.Skip("it measures")
+	}
+	guard(t, patience, func() {
+		const limit, more = 10_000, 1000
+		for name, prepare := range map[string]func(*breaker.Breaker[int]){
+			"open":    func(b *breaker.Breaker[int]) { b.Circuit().Trip(nil) },
+			"failing": func(b *breaker.Breaker[int]) { _, _ = b.Do(context.Background(), rfgAnswer(0, errBoom)) },
+		} {
+			g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(limit)))
+			for i := range limit {
+				prepare(g.Get(fmt.Sprint(i)))
+			}
+			start := time.Now()
+			for i := range more {
+				prepare(g.Get(fmt.Sprint("more-", i)))
+			}
+			took := time.Since(start) / more
+			t.Logf("%s: %v for a new key", name, took)
+			require.Less(t, took, 5*time.Millisecond, name)
+			require.Equal(t, limit, g.Len())
+		}
+	})
+}
+
+func TestAllocsGroup(t *testing.T) {
+	g := breaker.Must(breaker.NewGroup[int]())
+	rich := breaker.Must(breaker.NewGroup[int](breaker.WithRetry(breaker.MaxRetries(3)), breaker.WithFallbackValue(-1)))
+	keys := make([]string, 1000)
+	for i := range keys {
+		keys[i] = fmt.Sprint("host-", i, ".test:443")
+		g.Get(keys[i])
+		rich.Get(keys[i])
+	}
+	ctx, x, i := context.Background(), len(keys), 0
+	for name, f := range map[string]func(){
+		"Get":    func() { i++; mdlSink = len(g.Get(keys[i%1000]).Name()) },
+		"Lookup": func() { i++; _, _ = g.Lookup(keys[i%1000]) },
+		"Do": func() {
+			i++
+			mdlSink, _ = g.Do(ctx, keys[i%1000], func(context.Context) (int, error) { return x, nil })
+		},
+		"Do, retry and fallback": func() {
+			i++
+			mdlSink, _ = rich.Do(ctx, keys[i%1000], func(context.Context) (int, error) { return x, nil })
+		},
+		"Try, retry and fallback": func() {
+			i++
+			mdlSink = rich.Get(keys[i%1000]).Try(ctx, func(context.Context) (int, error) { return x, nil }).Value
+		},
+	} {
+		t.Run(name, func(t *testing.T) { mdlAllocs(t, 0, f) })
+	}
+}
+
+// A success pays nothing for what would have been done about a failure.
+func TestAllocsRetryAndFallback(t *testing.T) {
+	ctx, x := context.Background(), 7
+	budget := rfgBudget(t, 0.1, 10, time.Hour)
+	fallback := breaker.WithFallback("f", func(context.Context, error) (int, error) { return x, nil })
+	for name, opts := range map[string][]breaker.Option{
+		"retry":              {breaker.WithRetry(breaker.MaxRetries(3))},
+		"retry and fallback": {breaker.WithRetry(breaker.MaxRetries(3)), fallback},
+		"all fallbacks": {fallback, breaker.WithFallbackValue(1), breaker.WithFailover("b", func(context.Context) (int, error) { return x, nil }),
+			breaker.WithRetry(breaker.MaxRetries(3))},
+		"MaxElapsed":      {breaker.WithRetry(breaker.MaxRetries(3), breaker.MaxElapsed(time.Hour))},
+		"budget":          {breaker.WithRetry(breaker.MaxRetries(3), breaker.WithBudget(budget))},
+		"last good":       {breaker.WithLastGood[int](time.Hour, rfgOneKey)},
+		"WithResult":      {fallback, breaker.WithResult(func(int, error) breaker.Outcome { return breaker.Success })},
+		"DoOr's own test": {},
+	} {
+		b := breaker.Must(breaker.New[int]("alloc", opts...))
+		for way, f := range map[string]func(){
+			"Do":  func() { mdlSink, _ = b.Do(ctx, func(context.Context) (int, error) { return x, nil }) },
+			"Try": func() { mdlSink = b.Try(ctx, func(context.Context) (int, error) { return x, nil }).Value },
+			"DoOr": func() {
+				mdlSink, _ = b.DoOr(ctx, func(context.Context) (int, error) { return x, nil }, func(context.Context, error) (int, error) { return x, nil })
+			},
+		} {
+			t.Run(name+", "+way, func(t *testing.T) { mdlAllocs(t, 0, f) })
+		}
+	}
+	t.Run("rejected, with a fallback", func(t *testing.T) {
+		b := breaker.Must(breaker.New[int]("alloc", breaker.WithMode(breaker.ForcedOpen), breaker.WithFallbackValue(1)))
+		mdlAllocs(t, 2, func() { mdlSink, _ = b.Do(ctx, func(context.Context) (int, error) { return x, nil }) })
+	})
+	t.Run("Retry", func(t *testing.T) {
+		p := breaker.Must(breaker.NewRetry(breaker.MaxRetries(3)))
+		mdlAllocs(t, 0, func() {
+			mdlSink, _ = breaker.Retry(ctx, p, func(context.Context) (int, error) { return x, nil })
+		})
+	})
+}
