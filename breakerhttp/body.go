@@ -1,0 +1,161 @@
+package breakerhttp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/breakerkit/breaker"
+)
+
+// body is one attempt from its admission to the end of its response's body, whose place it takes. It is the only
+// allocation that a request through a closed circuit adds.
+type body struct {
+	permit  breaker.Permit // a zero Permit where there is no circuit
+	settled sync.Once
+	circuit *breaker.Circuit
+	ctx     context.Context // the caller's
+	rc      io.ReadCloser
+	left    int64                   // of the Content-Length; -1: unknown
+	stop    func() bool             // of the watch on ctx
+	cancel  context.CancelCauseFunc // of the attempt's own context
+	keep    *recording              // what has been read, for the cache
+}
+
+// upgraded is the body of a 101: the connection itself.
+type upgraded struct {
+	*body
+	w io.Writer
+}
+
+func (u upgraded) Write(p []byte) (int, error) { return u.w.Write(p) }
+
+// CloseWrite passes a half-close on, where the connection has one.
+func (u upgraded) CloseWrite() error {
+	if c, ok := u.w.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+// attach puts b in the place of the response's body.
+func (b *body) attach(resp *http.Response) {
+	b.rc, b.left = resp.Body, resp.ContentLength
+	resp.Body = b
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		b.left = -1
+		if w, ok := b.rc.(io.Writer); ok {
+			resp.Body = upgraded{b, w}
+		}
+	}
+}
+
+// watch settles b when the caller's context ends, even if nobody touches the body any more.
+func (b *body) watch() {
+	if b.ctx.Done() != nil {
+		b.stop = context.AfterFunc(b.ctx, b.callerEnded)
+	}
+}
+
+func (b *body) Read(p []byte) (n int, err error) {
+	n, err = b.rc.Read(p)
+	if b.keep != nil {
+		b.keep.add(p[:n])
+	}
+	if b.left > 0 {
+		b.left -= min(int64(n), b.left)
+	}
+	switch {
+	case err == io.EOF:
+		b.complete()
+		b.release()
+	case err != nil:
+		err = b.broken(err)
+	case b.left == 0:
+		b.complete()
+	}
+	return n, err
+}
+
+// Close before the end is the caller's good right: a decoder stops at the end of its value, not of the stream.
+func (b *body) Close() error {
+	if b.ctx.Err() != nil {
+		b.callerEnded()
+	}
+	b.settle(breaker.Success, nil) // before the close, which breaks a Read that is under way
+	err := b.rc.Close()
+	b.release()
+	return err
+}
+
+// complete is the end of a body that was read to its end.
+func (b *body) complete() {
+	b.settle(breaker.Success, nil)
+	if b.stop != nil {
+		b.stop()
+	}
+	if b.keep != nil {
+		b.keep.complete()
+		b.keep = nil
+	}
+}
+
+// broken is the end of a body that could not be read to its end. The error says so if it was the caller's deadline.
+func (b *body) broken(err error) error {
+	b.keep = nil
+	ended := b.ctx.Err()
+	if ended != nil {
+		b.callerEnded()
+	} else {
+		b.settle(b.judge(err), err)
+	}
+	b.release()
+	if ended == context.DeadlineExceeded && !errors.Is(err, ended) {
+		return fmt.Errorf("%w (%w)", ended, err)
+	}
+	return err
+}
+
+// callerEnded settles by the end of the caller's context: a cancel is how streams end, a deadline is a Failure.
+func (b *body) callerEnded() {
+	err := b.ctx.Err()
+	if errors.Is(err, context.Canceled) {
+		b.settle(breaker.Success, nil)
+		return
+	}
+	b.settle(b.judge(err), err)
+}
+
+func (b *body) judge(err error) breaker.Outcome {
+	if b.circuit != nil {
+		if o, decided := b.circuit.Decided(b.ctx, err); decided {
+			return o
+		}
+	}
+	return breaker.Failure
+}
+
+// settle ends the permit, once, and returns when that is done, by whomever: who has met the end of a body may rely on the
+// circuit knowing of it. A success on a closed circuit takes no lock.
+func (b *body) settle(o breaker.Outcome, cause error) {
+	b.settled.Do(func() {
+		if o == breaker.Success {
+			b.permit.Done(nil)
+			return
+		}
+		b.permit.Settle(o, cause)
+	})
+}
+
+// release lets go of what the attempt holds.
+func (b *body) release() {
+	if b.stop != nil {
+		b.stop()
+	}
+	if b.cancel != nil {
+		b.cancel(nil)
+	}
+}

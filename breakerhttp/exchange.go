@@ -1,0 +1,410 @@
+package breakerhttp
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/breakerkit/breaker"
+)
+
+// exchange is one request with all its policies: Cache(Failover(Retry(circuit(AttemptTimeout(base))))).
+type exchange struct {
+	t      *Transport
+	req    *http.Request
+	ctx    context.Context // the caller's
+	replay replay
+
+	primary    target
+	limit      time.Duration
+	limitSet   bool
+	repeatable bool
+	policy     breaker.RetryPolicy
+	failover   []*url.URL
+	memory     *responseCache // nil: none
+	key        string         // in memory; "": not to be kept
+	ttl        time.Duration
+
+	last     attempt // the last that was sent, its response held open; or the rejection of the first
+	attempts int
+	errs     []error // what went wrong besides
+	rescue   breaker.Rescue
+	by       string // the circuit that answered
+}
+
+// target is where an attempt goes.
+type target struct {
+	key     string
+	circuit *breaker.Circuit // nil: passed by
+	limit   time.Duration
+	to      *url.URL // nil: where the request says
+}
+
+// configure puts the Transport's configuration and the request's own together.
+func (x *exchange) configure(own *perRequest) (err error) {
+	t := x.t
+	x.policy, x.failover, x.memory = t.retry, t.failover, t.cache
+	if x.memory != nil {
+		x.ttl = x.memory.ttl
+	}
+	x.repeatable = x.replay.repeatable(t.unsafe)
+	bypass := false
+	if own != nil {
+		if own.err != nil {
+			return own.err
+		}
+		bypass = own.noBreaker
+		x.limit, x.limitSet = own.limit, own.limitSet
+		if err := x.override(own); err != nil {
+			return err
+		}
+	}
+	x.primary = x.target(t.keyOf(x.req), bypass)
+	x.by = x.primary.key
+	if x.memory != nil {
+		x.key = x.memory.keyOf(x.req)
+	}
+	return nil
+}
+
+func (x *exchange) override(own *perRequest) (err error) {
+	if own.failover != nil {
+		x.failover = own.failover
+	}
+	if own.retries != nil {
+		x.policy, err = breaker.NewRetry(slices.Concat(x.t.retryOpts, own.retries)...)
+	}
+	switch {
+	case !own.cacheSet:
+	case own.cacheTTL == 0:
+		x.memory = nil
+	default:
+		if x.memory == nil {
+			x.memory = x.t.ownCache()
+		}
+		x.ttl = own.cacheTTL
+	}
+	return err
+}
+
+func (x *exchange) target(key string, bypass bool) target {
+	g := target{key: key}
+	b := (*breaker.Breaker[struct{}])(nil)
+	if !bypass {
+		b = x.t.group.Get(key)
+		g.circuit, g.limit = b.Circuit(), b.Timeout()
+	}
+	if x.limitSet {
+		g.limit = x.limit
+	}
+	return g
+}
+
+func (x *exchange) run() (*http.Response, error) {
+	done := false
+	defer func() {
+		if !done { // by a panic in a user's function
+			x.drop()
+		}
+	}()
+	x.callPrimary()
+	if x.wantsRescue() {
+		if !x.failoverAnswers() {
+			x.cacheAnswers()
+		}
+	}
+	resp, err := x.answer()
+	done = true
+	return resp, err
+}
+
+// callPrimary makes the attempts on the host that the request names.
+func (x *exchange) callPrimary() {
+	retries := x.policy.Begin(x.primary.circuit)
+	var failed, because error
+	for {
+		a := x.attempt(x.primary, true)
+		if !a.sent {
+			because = a.err
+			break
+		}
+		if x.attempts++; x.attempts > 1 {
+			retries.Ran()
+		}
+		x.last = a
+		if a.outcome != breaker.Failure || !x.repeatable || callerEnd(x.req, x.ctx) != nil {
+			break
+		}
+		failed = a.cause
+		var again bool
+		if again, because = retries.Next(x.ctx, a.cause); !again {
+			break
+		}
+	}
+	x.primaryEnded(&retries, failed, because)
+}
+
+// primaryEnded settles what the host's attempts come to.
+func (x *exchange) primaryEnded(retries *breaker.Retries, failed, because error) {
+	a := &x.last
+	switch {
+	case x.attempts == 0:
+		*a = attempt{err: because, cause: because, outcome: breaker.Ignored}
+	case a.resp != nil && because != nil && x.ctx.Err() != nil: // the caller has gone during a wait
+		x.drop()
+		a.err = retriedError(retries.Error(a.cause, because))
+	case a.err != nil:
+		a.err = retriedError(retries.Error(a.err, because))
+	case x.attempts > 1 && a.outcome == breaker.Success:
+		x.rescued(breaker.RescueRetry, failed, nil)
+	}
+}
+
+// attempt passes a circuit and sends the request. The response of the attempt before is dropped between the two: not
+// earlier, since it is the answer if the circuit says no; not later, since it may hold the only connection. A response
+// from elsewhere stays the answer for as long as there is no better one.
+func (x *exchange) attempt(g target, sameHost bool) (a attempt) {
+	b := &body{circuit: g.circuit, ctx: x.ctx}
+	if g.circuit == nil {
+		if err := x.ctx.Err(); err != nil {
+			return attempt{err: err}
+		}
+	} else if err := g.circuit.AcquireInto(x.ctx, &b.permit); err != nil {
+		return attempt{err: err}
+	}
+	req := x.prepare(b, g, &a)
+	if req == nil {
+		return a
+	}
+	if sameHost {
+		x.drop()
+	}
+	if x.key != "" && g.to == nil {
+		b.keep = x.memory.record(x, b.circuit)
+	}
+	a = x.t.send(b, req, g.limit)
+	if a.resp != nil && g.to == nil {
+		a.resp.Request = x.req
+	}
+	return a
+}
+
+// prepare makes the request of an admitted attempt. Without one, the attempt has failed before it left the process, which
+// says nothing about the host.
+func (x *exchange) prepare(b *body, g target, a *attempt) (req *http.Request) {
+	defer func() {
+		if req == nil {
+			b.settle(breaker.Ignored, nil)
+			b.release()
+		}
+	}()
+	ctx := x.ctx
+	if g.limit > 0 {
+		ctx, b.cancel = context.WithCancelCause(ctx)
+	}
+	r, err := x.replay.next(ctx)
+	if err != nil {
+		a.err = err
+		return nil
+	}
+	if g.to != nil {
+		r = redirected(r, g.to)
+	}
+	return r
+}
+
+// drop lets go of the held response.
+func (x *exchange) drop() {
+	discard(x.last.resp)
+	x.last.resp = nil
+}
+
+// wantsRescue reports whether something else may answer: after a Failure, and after a rejection, by this circuit or one
+// further in.
+func (x *exchange) wantsRescue() bool {
+	if callerEnd(x.req, x.ctx) == context.Canceled {
+		return false
+	}
+	return x.last.outcome == breaker.Failure || x.last.err != nil && rejection(x.last.err)
+}
+
+// failoverAnswers sends the request to the other hosts in turn.
+func (x *exchange) failoverAnswers() bool {
+	for _, to := range x.failover {
+		if x.ctx.Err() != nil || x.replay.sent && !x.repeatable {
+			return false
+		}
+		if x.otherAnswers(to) {
+			return true
+		}
+	}
+	return false
+}
+
+func (x *exchange) otherAnswers(to *url.URL) bool {
+	g := x.target(x.t.keyElsewhere(x.req, to), x.primary.circuit == nil)
+	g.to = to
+	same := originOf(to) == originOf(x.req.URL)
+	cause := x.last.cause
+	a := x.attempt(g, same)
+	answered := a.sent && a.err == nil && a.outcome != breaker.Failure
+	if !answered {
+		x.rescued(breaker.RescueFailover, cause, a.problem())
+		if a.sent && same { // the host's own answer had to make room for this one
+			x.last = a
+			return false
+		}
+		discard(a.resp)
+		x.errs = append(x.errs, a.problem())
+		return false
+	}
+	x.drop()
+	x.last, x.by = a, g.key
+	x.rescued(breaker.RescueFailover, cause, nil)
+	return true
+}
+
+// problem is why an attempt is no answer.
+func (a *attempt) problem() error {
+	if a.err != nil {
+		return a.err
+	}
+	return a.cause
+}
+
+// cacheAnswers looks for an answer from before.
+func (x *exchange) cacheAnswers() bool {
+	if x.key == "" {
+		return false
+	}
+	resp := x.memory.get(x)
+	if resp == nil {
+		return false
+	}
+	cause := x.last.cause
+	x.drop()
+	x.last = attempt{resp: resp, sent: true, outcome: breaker.Success}
+	x.rescued(breaker.RescueCache, cause, nil)
+	return true
+}
+
+// rescued notes a rescue, or one that did not help.
+func (x *exchange) rescued(kind breaker.Rescue, cause, err error) {
+	if err == nil {
+		x.rescue = kind
+	}
+	if c := x.primary.circuit; c != nil {
+		c.Rescued(x.ctx, breaker.RescueEvent{Kind: kind, Cause: cause, Err: err})
+	}
+}
+
+// answer is what the caller gets.
+func (x *exchange) answer() (*http.Response, error) {
+	a := &x.last
+	if a.resp != nil {
+		x.mark(a.resp, x.strategy())
+		return a.resp, nil
+	}
+	if x.t.asResponse && x.attempts == 0 && rejection(a.err) {
+		resp := unavailable(x.req, a.err)
+		x.mark(resp, "open")
+		return resp, nil
+	}
+	if len(x.errs) > 0 {
+		return nil, retriedError(errors.Join(append([]error{a.err}, x.errs...)...))
+	}
+	return nil, a.err
+}
+
+func (x *exchange) strategy() string {
+	switch {
+	case x.rescue != "":
+		return string(x.rescue)
+	case x.primary.circuit == nil:
+		return "bypass"
+	}
+	return "direct"
+}
+
+// mark sets the headers that tell what happened.
+func (x *exchange) mark(resp *http.Response, strategy string) {
+	t := x.t
+	if t.rescue == "" && t.debug == "" {
+		return
+	}
+	if resp.Header == nil {
+		resp.Header = make(http.Header)
+	}
+	if t.rescue != "" {
+		resp.Header.Del(t.rescue)
+		if x.rescue != "" {
+			resp.Header.Set(t.rescue, string(x.rescue))
+		}
+	}
+	if t.debug != "" {
+		resp.Header.Set(t.debug+"Provider", x.by)
+		resp.Header.Set(t.debug+"Strategy", strategy)
+		resp.Header.Del(t.debug + "Health")
+		if b, ok := t.group.Lookup(x.by); ok {
+			resp.Header.Set(t.debug+"Health", b.State().String())
+		}
+	}
+}
+
+// unavailable is a rejection as a response.
+func unavailable(req *http.Request, err error) *http.Response {
+	const text = "rejected by a circuit breaker\n"
+	resp := &http.Response{
+		Status:        "503 " + http.StatusText(http.StatusServiceUnavailable),
+		StatusCode:    http.StatusServiceUnavailable,
+		Proto:         "HTTP/1.1",
+		ProtoMajor:    1,
+		ProtoMinor:    1,
+		Header:        http.Header{"Content-Type": {"text/plain; charset=utf-8"}},
+		Body:          http.NoBody,
+		ContentLength: int64(len(text)),
+		Request:       req,
+	}
+	resp.Header.Set("Content-Length", strconv.Itoa(len(text)))
+	if req.Method != http.MethodHead {
+		resp.Body = readCloser{strings.NewReader(text)}
+	}
+	if s := rejectedFor(err); s > 0 {
+		resp.Header.Set("Retry-After", strconv.FormatInt(s, 10))
+	}
+	return resp
+}
+
+// rejectedFor is how many seconds a rejection holds, 0 when unknown.
+func rejectedFor(err error) int64 {
+	var open *breaker.OpenError
+	if errors.As(err, &open) {
+		return wholeSeconds(open.RetryAfter())
+	}
+	return 0
+}
+
+// manyAttempts is the error of a call with more than one attempt. http.Client asks its error whether it is a timeout
+// without unwrapping it.
+type manyAttempts struct{ error }
+
+func (e manyAttempts) Unwrap() error { return e.error }
+
+func (e manyAttempts) Timeout() bool {
+	var t interface{ Timeout() bool }
+	return errors.As(e.error, &t) && t.Timeout()
+}
+
+// retriedError keeps an error that was put together from several from hiding that it is a timeout.
+func retriedError(err error) error {
+	switch err.(type) {
+	case *breaker.RetryError, interface{ Unwrap() []error }:
+		return manyAttempts{err}
+	}
+	return err
+}

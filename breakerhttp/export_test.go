@@ -1,0 +1,24 @@
+package breakerhttp
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// CheckTLSWith is CheckTLS with the trust of a client.
+func CheckTLSWith(host string, c *http.Client) func(context.Context) error {
+	return checkTLS(host, c.Transport.(*http.Transport).TLSClientConfig)
+}
+
+// TLSAddr is where CheckTLS dials.
+func TLSAddr(host string) string { return tlsAddr(host) }
+
+// ParseRetryAfter reads a Retry-After header.
+func ParseRetryAfter(lines []string, now time.Time) (time.Duration, bool) {
+	return retryAfter(lines, now)
+}
+
+// Origin is the key of a URL.
+func Origin(u *url.URL) string { return originOf(u) }

@@ -1,0 +1,203 @@
+package breakerhttp
+
+import (
+	"bufio"
+	"io"
+	"iter"
+	"net"
+	"net/http"
+	"strconv"
+
+	"github.com/breakerkit/breaker"
+)
+
+// Handler puts a circuit in front of next: while it is open, requests are answered with 503 and a Retry-After, and next
+// is not called. A status of 500 or more and a panic are Failures (the panic goes on), another 4xx is Ignored, the rest
+// is Success; once the request's context is done the outcome is Ignored, since the client has gone.
+//
+// All requests share one circuit named handler, unless WithKey tells them apart: what a client sends, the Host header
+// included, is no sound key by itself. It takes WithBreaker (without WithTimeout), WithKey and WithClassifier. The
+// handler is also a breaker.Source.
+func Handler(next http.Handler, opts ...Option) (http.Handler, error) {
+	d := newDraft(forHandler, opts)
+	if next == nil {
+		d.fault("Handler", "next must not be nil")
+	}
+	h := &handler{next: next, group: d.group(), key: d.key, classifier: d.classifier}
+	if h.group != nil && h.group.Get(handlerKey).Timeout() != 0 {
+		d.fault("WithBreaker", "WithTimeout is not an option of Handler; use http.TimeoutHandler")
+	}
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+const handlerKey = "handler"
+
+type handler struct {
+	next       http.Handler
+	group      *breaker.Group[struct{}]
+	key        func(*http.Request) string
+	classifier func(*http.Request, *http.Response, error) breaker.Outcome
+}
+
+// Circuits yields the handler's circuits.
+func (h *handler) Circuits() iter.Seq2[string, *breaker.Circuit] { return h.group.Circuits() }
+
+// Close stops the circuits' health checks.
+func (h *handler) Close() error { return h.group.Close() }
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	key := handlerKey
+	if h.key != nil {
+		if k := h.key(r); k != "" {
+			key = k
+		}
+	}
+	var p breaker.Permit
+	if err := h.group.Get(key).Circuit().AcquireInto(r.Context(), &p); err != nil {
+		refuse(w, err)
+		return
+	}
+	rec := &recorder{ResponseWriter: w}
+	done := false
+	defer func() { h.settle(&p, r, rec, done) }()
+	h.next.ServeHTTP(rec.wrap(), r)
+	done = true
+}
+
+// refuse answers in the handler's place.
+func refuse(w http.ResponseWriter, err error) {
+	if s := rejectedFor(err); s > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt(s, 10))
+	}
+	http.Error(w, http.StatusText(http.StatusServiceUnavailable), http.StatusServiceUnavailable)
+}
+
+// settle classifies what the handler did. done is false after a panic or runtime.Goexit.
+func (h *handler) settle(p *breaker.Permit, r *http.Request, rec *recorder, done bool) {
+	if r.Context().Err() != nil {
+		p.Settle(breaker.Ignored, nil)
+		return
+	}
+	if !done {
+		p.Settle(breaker.Failure, errAbnormal)
+		return
+	}
+	defer p.Settle(breaker.Failure, errAbnormal) // where the classifier panics; otherwise the second to come
+	o := h.classify(r, rec)
+	var cause error
+	if o == breaker.Failure {
+		cause = &StatusError{StatusCode: rec.code()}
+	}
+	p.Settle(o, cause)
+}
+
+func (h *handler) classify(r *http.Request, rec *recorder) breaker.Outcome {
+	code := rec.code()
+	switch {
+	case h.classifier != nil:
+		resp := &http.Response{StatusCode: code, Header: rec.Header(), Body: http.NoBody, Request: r}
+		return valid(h.classifier(r, resp, nil))
+	case code >= 500:
+		return breaker.Failure
+	case code >= 400:
+		return breaker.Ignored
+	}
+	return breaker.Success
+}
+
+// recorder notes the status of a response on its way through.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+func (rec *recorder) code() int {
+	if rec.status == 0 {
+		return http.StatusOK
+	}
+	return rec.status
+}
+
+// WriteHeader notes the first final status; those before it inform only.
+func (rec *recorder) WriteHeader(code int) {
+	if rec.status == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
+		rec.status = code
+	}
+	rec.ResponseWriter.WriteHeader(code)
+}
+
+func (rec *recorder) Write(p []byte) (int, error) {
+	if rec.status == 0 {
+		rec.status = http.StatusOK
+	}
+	return rec.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (rec *recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
+
+// wrap gives the recorder the optional methods that the writer behind it has, in the sets that net/http's have.
+func (rec *recorder) wrap() http.ResponseWriter {
+	f, flushes := rec.ResponseWriter.(http.Flusher)
+	if !flushes {
+		return rec
+	}
+	if hj, ok := rec.ResponseWriter.(http.Hijacker); ok {
+		return &hijackRecorder{flushRecorder{rec, f}, hj}
+	}
+	if p, ok := rec.ResponseWriter.(http.Pusher); ok {
+		return &pushRecorder{flushRecorder{rec, f}, p}
+	}
+	return &flushRecorder{rec, f}
+}
+
+type flushRecorder struct {
+	*recorder
+	flusher http.Flusher
+}
+
+func (rec *flushRecorder) Flush() {
+	if rec.status == 0 {
+		rec.status = http.StatusOK
+	}
+	rec.flusher.Flush()
+}
+
+// FlushError is for http.ResponseController.
+func (rec *flushRecorder) FlushError() error {
+	if rec.status == 0 {
+		rec.status = http.StatusOK
+	}
+	return http.NewResponseController(rec.ResponseWriter).Flush()
+}
+
+// hijackRecorder is over HTTP/1.1.
+type hijackRecorder struct {
+	flushRecorder
+	hijacker http.Hijacker
+}
+
+func (rec *hijackRecorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return rec.hijacker.Hijack()
+}
+
+// ReadFrom keeps the way open for sendfile.
+func (rec *hijackRecorder) ReadFrom(r io.Reader) (int64, error) {
+	if rec.status == 0 {
+		rec.status = http.StatusOK
+	}
+	return io.Copy(rec.ResponseWriter, r)
+}
+
+// pushRecorder is over HTTP/2.
+type pushRecorder struct {
+	flushRecorder
+	pusher http.Pusher
+}
+
+func (rec *pushRecorder) Push(target string, opts *http.PushOptions) error {
+	return rec.pusher.Push(target, opts)
+}

@@ -1,0 +1,260 @@
+package breakerhttp
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/breakerkit/breaker"
+)
+
+// An Option configures a [Transport] or a [Handler]. Options do not depend on their order; of one given twice the later
+// wins, except that WithBreaker, WithRetry and WithFailover add up. The constructors report everything that is wrong in
+// one error.
+type Option interface{ apply(*draft) }
+
+// place says which constructor takes an option.
+type place uint8
+
+const (
+	forTransport place = 1 << iota
+	forHandler
+)
+
+var placeNames = map[place]string{forTransport: "NewTransport", forHandler: "Handler"}
+
+type option struct {
+	name string
+	in   place
+	set  func(*draft)
+}
+
+func (o option) apply(d *draft) {
+	if o.in&d.place == 0 {
+		d.fault(o.name, "is not an option of %s", placeNames[d.place])
+		return
+	}
+	o.set(d)
+}
+
+// draft is what options write to.
+type draft struct {
+	place      place
+	breaker    []breaker.Option
+	retry      []breaker.RetryOption
+	key        func(*http.Request) string
+	classifier func(*http.Request, *http.Response, error) breaker.Outcome
+	ignore429  bool
+	atHeaders  bool
+	unsafe     bool
+	failover   []*url.URL
+	cache      *cacheDraft
+	asResponse bool
+	rescue     string // the header's name; "" = off
+	debug      string // the headers' prefix; "" = off
+	faults     []error
+}
+
+type cacheDraft struct {
+	store   breaker.Cache[[]byte]
+	ttl     time.Duration
+	headers []string
+}
+
+func newDraft(p place, opts []Option) *draft {
+	d := &draft{place: p}
+	for _, o := range opts {
+		if o == nil {
+			d.fault("Option", "must not be nil")
+			continue
+		}
+		o.apply(d)
+	}
+	if err := breaker.CheckTwoStep("breakerhttp.WithBreaker", d.breaker...); err != nil {
+		d.faults = append(d.faults, err)
+	}
+	return d
+}
+
+func (d *draft) fault(name, format string, args ...any) {
+	d.faults = append(d.faults, fmt.Errorf("breakerhttp: "+name+": "+format, args...))
+}
+
+// group makes the circuits.
+func (d *draft) group() *breaker.Group[struct{}] {
+	g, err := breaker.NewGroup[struct{}](d.breaker...)
+	if err != nil {
+		d.faults = append(d.faults, err)
+	}
+	return g
+}
+
+func (d *draft) err() error { return errors.Join(d.faults...) }
+
+// WithBreaker configures the circuits: circuit and group options of the root package, and WithTimeout, which limits each
+// attempt until its response's headers and never cuts a body. WithClassifier, WithResult, WithRetry and fallbacks are
+// errors here: this package has its own.
+func WithBreaker(opts ...breaker.Option) Option {
+	return option{"WithBreaker", forTransport | forHandler, func(d *draft) { d.breaker = append(d.breaker, opts...) }}
+}
+
+// WithRetry repeats requests that failed, as often as breaker.MaxRetries says. Only requests that may be repeated are:
+// idempotent methods (GET, HEAD, OPTIONS, TRACE, PUT, DELETE), and others with an Idempotency-Key header, or all with
+// [RetryUnsafe]; a request with a body needs a GetBody. Each attempt passes the circuit and counts singly: with a threshold of
+// 5 and 3 retries, two requests to a dead host open it. A circuit that opens ends the retries.
+func WithRetry(opts ...breaker.RetryOption) Option {
+	return option{"WithRetry", forTransport, func(d *draft) { d.retry = append(d.retry, opts...) }}
+}
+
+// WithKey says which circuit a request belongs to, instead of the one of its origin. Keys become the circuits' names, in
+// logs and metrics: leave out what is secret. An empty key stands for the default. f must be safe for concurrent use.
+func WithKey(f func(*http.Request) string) Option {
+	return option{"WithKey", forTransport | forHandler, func(d *draft) {
+		if f == nil {
+			d.fault("WithKey", "must not be nil")
+		}
+		d.key = f
+	}}
+}
+
+// WithClassifier decides what a response, or the error in its place, says about the dependency, instead of the table in
+// the package's documentation. It is asked once for each attempt, at the headers, and must leave the body alone. It is not
+// asked after the caller's own cancel, or where breaker.WithIgnore or breaker.WithFailOn have decided. In a Handler the
+// response has a status and headers only. f must be safe for concurrent use; its panic counts as a Failure and comes out.
+func WithClassifier(f func(*http.Request, *http.Response, error) breaker.Outcome) Option {
+	return option{"WithClassifier", forTransport | forHandler, func(d *draft) {
+		if f == nil {
+			d.fault("WithClassifier", "must not be nil")
+		}
+		d.classifier = f
+	}}
+}
+
+// Ignore429 makes status 429 an Ignored outcome, for hosts where it says more about the caller than about the host. It
+// is then not retried either.
+func Ignore429() Option {
+	return option{"Ignore429", forTransport, func(d *draft) { d.ignore429 = true }}
+}
+
+// SettleAtHeaders settles every outcome when the headers have come, whatever becomes of the body.
+func SettleAtHeaders() Option {
+	return option{"SettleAtHeaders", forTransport, func(d *draft) { d.atHeaders = true }}
+}
+
+// RetryUnsafe lets every method be repeated, POST and PATCH included, by retries and failover. The host may have acted on an attempt that failed.
+func RetryUnsafe() Option {
+	return option{"RetryUnsafe", forTransport, func(d *draft) { d.unsafe = true }}
+}
+
+// WithFailover names where else to send a request that the circuit has rejected or whose retries have failed, in this
+// order, once each. A URL is scheme, host and optionally a path, which is put in front of the request's. A request that
+// has been sent goes elsewhere only if it may be repeated; one that was rejected always may.
+//
+// The Host becomes the other's, and its circuit is asked. Unless it is the same origin, headers that carry credentials
+// are dropped: Authorization, Cookie and their like, and API keys under their usual names. What the other host needs, its
+// URL may bring as user and password, or the base RoundTripper add.
+func WithFailover(urls ...string) Option {
+	return option{"WithFailover", forTransport, func(d *draft) {
+		for i, s := range urls {
+			u, err := parseTarget(s)
+			if err != nil {
+				d.fault(fmt.Sprintf("WithFailover[%d]", i), "%v", err)
+				continue
+			}
+			d.failover = append(d.failover, u)
+		}
+	}}
+}
+
+// WithResponseCache remembers good answers for ttl and gives them where the circuit has rejected the request or the
+// retries and failovers have failed; never otherwise. A nil cache is memory of 1,024 answers and 64 MiB at most.
+//
+// Answers are kept by method, URL, the request's headers named here, and the body's hash; the method is GET, HEAD or
+// POST. Only complete answers with status 200, 203 or 204 of up to 1 MiB are kept. Never kept: answers with Set-Cookie,
+// with Cache-Control no-store or private, or with a Vary on a header not named here; requests with Cache-Control no-store, a Range,
+// or credentials (Authorization, Cookie, API keys) in a header not named here. A POST is kept too: use it for what reads.
+func WithResponseCache(cache breaker.Cache[[]byte], ttl time.Duration, headers ...string) Option {
+	return option{"WithResponseCache", forTransport, func(d *draft) {
+		if ttl <= 0 {
+			d.fault("WithResponseCache", "the ttl must be above 0, got %v", ttl)
+		}
+		c := &cacheDraft{store: cache, ttl: ttl}
+		for _, h := range headers {
+			if !isToken(h) {
+				d.fault("WithResponseCache", "%q is no header name", h)
+			}
+			c.headers = append(c.headers, http.CanonicalHeaderKey(h))
+		}
+		slices.Sort(c.headers)
+		c.headers = slices.Compact(c.headers)
+		d.cache = c
+	}}
+}
+
+// OpenAsResponse answers a rejected request with status 503 and a Retry-After instead of an error.
+func OpenAsResponse() Option {
+	return option{"OpenAsResponse", forTransport, func(d *draft) { d.asResponse = true }}
+}
+
+// WithRescueHeader names what rescued a response in a header of it: retry, failover or cache; no header for an answer at
+// the first attempt. The host's own header of that name is removed. An empty name is X-Rescued. Default off.
+func WithRescueHeader(name string) Option {
+	return option{"WithRescueHeader", forTransport, func(d *draft) {
+		if name == "" {
+			name = "X-Rescued"
+		}
+		if !isToken(name) {
+			d.fault("WithRescueHeader", "%q is no header name", name)
+		}
+		d.rescue = http.CanonicalHeaderKey(name)
+	}}
+}
+
+// WithDebugHeaders adds three headers to each response: Provider, the circuit of the host that answered; Strategy, how
+// the answer came about (direct, bypass, retry, failover, cache or open); Health, the state of that circuit. The prefix
+// stands in front of each name; an empty one is X-Breaker-. The host's own headers of those names are removed. Default
+// off.
+func WithDebugHeaders(prefix string) Option {
+	return option{"WithDebugHeaders", forTransport, func(d *draft) {
+		if prefix == "" {
+			prefix = "X-Breaker-"
+		}
+		if !strings.HasSuffix(prefix, "-") {
+			prefix += "-"
+		}
+		if !isToken(prefix) {
+			d.fault("WithDebugHeaders", "%q is no prefix of a header name", prefix)
+		}
+		d.debug = http.CanonicalHeaderKey(prefix)
+	}}
+}
+
+// isToken reports whether s may be a header's name.
+func isToken(s string) bool {
+	for _, c := range []byte(s) {
+		if c <= ' ' || c >= 0x7f || strings.IndexByte(`()<>@,;:\"/[]?={}`, c) >= 0 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// parseTarget reads a failover URL. Its errors do not repeat it: it may hold a password.
+func parseTarget(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return nil, errors.New("is no URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, errors.New("must start with http:// or https://")
+	case u.Hostname() == "":
+		return nil, errors.New("must name a host")
+	case u.RawQuery != "" || u.Fragment != "" || u.ForceQuery:
+		return nil, errors.New("must have no query and no fragment")
+	}
+	return u, nil
+}

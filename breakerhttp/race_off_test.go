@@ -1,0 +1,5 @@
+//go:build !race
+
+package breakerhttp_test
+
+const raceEnabled = false

@@ -1,0 +1,293 @@
+package breakerhttp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/breakerhttp"
+)
+
+// guarded puts a Handler with r0 in front of f.
+func guarded(t *testing.T, f http.HandlerFunc, opts ...breakerhttp.Option) (http.Handler, func(key string) *breaker.Circuit) {
+	t.Helper()
+	h, err := breakerhttp.Handler(f, append([]breakerhttp.Option{r0()}, opts...)...)
+	require.NoError(t, err)
+	return h, func(key string) *breaker.Circuit {
+		for name, c := range h.(breaker.Source).Circuits() {
+			if name == key {
+				return c
+			}
+		}
+		t.Fatalf("no circuit %q", key)
+		return nil
+	}
+}
+
+func serveOnce(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func TestHandlerCounts(t *testing.T) {
+	for code, want := range map[int]breaker.Outcome{200: breaker.Success, 0: breaker.Success, 302: breaker.Success, 400: breaker.Ignored,
+		404: breaker.Ignored, 408: breaker.Ignored, 429: breaker.Ignored, 500: breaker.Failure, 503: breaker.Failure} {
+		h, find := guarded(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusEarlyHints)
+			if code != 0 {
+				w.WriteHeader(code)
+			}
+			_, _ = io.WriteString(w, "x")
+		})
+		for range 3 {
+			w := serveOnce(h, httptest.NewRequest(http.MethodGet, "/", nil))
+			require.Equal(t, "x", w.Body.String())
+		}
+		n := find("handler").Snapshot()
+		got := map[breaker.Outcome]uint64{breaker.Success: n.Totals.Successes, breaker.Failure: n.Totals.Failures, breaker.Ignored: n.Totals.Ignored}
+		require.EqualValues(t, 3, got[want], "%d: %+v", code, n.Totals)
+		require.Zero(t, n.InFlight)
+	}
+}
+
+func TestHandlerRejects(t *testing.T) {
+	clk := clock.NewMock()
+	ran := 0
+	h, find := guarded(t, func(http.ResponseWriter, *http.Request) { ran++ }, breakerhttp.WithBreaker(breaker.WithClock(clk)))
+	find("handler").Trip(errBoom)
+	clk.Add(2500 * time.Millisecond)
+	w := serveOnce(h, httptest.NewRequest(http.MethodGet, "/", nil))
+	require.Equal(t, 503, w.Code)
+	require.Equal(t, "8", w.Header().Get("Retry-After"))
+	require.Zero(t, ran)
+	clk.Add(7500 * time.Millisecond)
+	require.Equal(t, 200, serveOnce(h, httptest.NewRequest(http.MethodGet, "/", nil)).Code)
+	require.Equal(t, breaker.Closed, find("handler").State())
+}
+
+// A panic counts and goes on as it was; BC-59: http.ErrAbortHandler is one.
+func TestHandlerPanics(t *testing.T) {
+	for _, v := range []any{"boom", http.ErrAbortHandler} {
+		h, find := guarded(t, func(http.ResponseWriter, *http.Request) { panic(v) })
+		for range 3 {
+			require.PanicsWithValue(t, v, func() { serveOnce(h, httptest.NewRequest(http.MethodGet, "/", nil)) })
+		}
+		require.Equal(t, breaker.Open, find("handler").State())
+	}
+}
+
+// Once the client has gone, nothing counts: neither a status nor a panic.
+func TestHandlerWhoseClientHasGone(t *testing.T) {
+	for _, panics := range []bool{false, true} {
+		ctx, cancel := context.WithCancel(t.Context())
+		h, find := guarded(t, func(w http.ResponseWriter, _ *http.Request) {
+			cancel()
+			if panics {
+				panic(http.ErrAbortHandler)
+			}
+			w.WriteHeader(500)
+		})
+		func() {
+			defer func() { _ = recover() }()
+			serveOnce(h, httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+		}()
+		require.EqualValues(t, 1, find("handler").Snapshot().Totals.Ignored)
+		serveOnce(h, httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+		require.EqualValues(t, 1, find("handler").Snapshot().Totals.Calls)
+	}
+}
+
+func TestHandlerOptions(t *testing.T) {
+	_, err := breakerhttp.Handler(nil, breakerhttp.WithRetry(), breakerhttp.Ignore429(), breakerhttp.WithFailover("http://x"), breakerhttp.WithBreaker(breaker.WithTimeout(time.Second)))
+	for _, want := range []string{"next must not be nil", "WithRetry: is not an option of Handler", "Ignore429", "WithFailover", "http.TimeoutHandler"} {
+		require.ErrorContains(t, err, want)
+	}
+	h, find := guarded(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) },
+		breakerhttp.WithKey(func(r *http.Request) string { return r.Header.Get("X-Tenant") }),
+		breakerhttp.WithClassifier(func(r *http.Request, resp *http.Response, err error) breaker.Outcome {
+			if r.URL.Path == "/panic" {
+				panic("mad")
+			}
+			if err == nil && resp.StatusCode == 404 {
+				return breaker.Failure
+			}
+			return breaker.Success
+		}))
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set("X-Tenant", "acme")
+	for range 3 {
+		serveOnce(h, r)
+	}
+	require.Equal(t, breaker.Open, find("acme").State())
+	require.Equal(t, 404, serveOnce(h, httptest.NewRequest(http.MethodGet, "/", nil)).Code)
+	require.PanicsWithValue(t, "mad", func() { serveOnce(h, httptest.NewRequest(http.MethodGet, "/panic", nil)) })
+	require.EqualValues(t, 2, find("handler").Snapshot().Totals.Failures)
+	require.NoError(t, h.(io.Closer).Close())
+}
+
+// What the writer can do, the handler may do: flush, hijack, ReadFrom, push, ResponseController.
+func TestHandlerKeepsTheWritersPowers(t *testing.T) {
+	t.Run("HTTP/1.1", func(t *testing.T) {
+		h, _ := guarded(t, func(w http.ResponseWriter, r *http.Request) {
+			_, flushes := w.(http.Flusher)
+			_, reads := w.(io.ReaderFrom)
+			if r.URL.Path == "/hijack" {
+				conn, buf, err := w.(http.Hijacker).Hijack()
+				if err != nil {
+					return
+				}
+				defer conn.Close()
+				_, _ = buf.WriteString("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nraw")
+				_ = buf.Flush()
+				return
+			}
+			_, _ = io.Copy(w, strings.NewReader(fmt.Sprint(flushes, reads, http.NewResponseController(w).SetWriteDeadline(time.Time{}), http.NewResponseController(w).Flush())))
+		})
+		up := serve(t, h.ServeHTTP)
+		_, body, err := get(t, base(t), up.URL)
+		require.NoError(t, err)
+		require.Equal(t, "true true <nil> <nil>", body)
+		_, body, err = get(t, base(t), up.URL+"/hijack")
+		require.NoError(t, err)
+		require.Equal(t, "raw", body)
+	})
+	t.Run("HTTP/2", func(t *testing.T) {
+		h, _ := guarded(t, func(w http.ResponseWriter, _ *http.Request) {
+			p, pushes := w.(http.Pusher)
+			_, flushes := w.(http.Flusher)
+			err := p.Push("/x", nil)
+			_, hijacks := w.(http.Hijacker)
+			_, _ = fmt.Fprint(w, flushes, pushes, hijacks, errors.Is(err, http.ErrNotSupported))
+			w.(http.Flusher).Flush()
+		})
+		srv := httptest.NewUnstartedServer(h)
+		srv.EnableHTTP2 = true
+		srv.StartTLS()
+		defer srv.Close()
+		_, body, err := get(t, srv.Client().Transport, srv.URL)
+		require.NoError(t, err)
+		require.Equal(t, "true true false true", body)
+	})
+	t.Run("neither", func(t *testing.T) {
+		h, _ := guarded(t, func(w http.ResponseWriter, _ *http.Request) {
+			_, flushes := w.(http.Flusher)
+			_, _ = fmt.Fprint(w, flushes)
+		})
+		w := &bareWriter{h: http.Header{}}
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		require.Equal(t, "false", w.b.String())
+	})
+	t.Run("flush", func(t *testing.T) {
+		h, find := guarded(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.(http.Flusher).Flush()
+			w.WriteHeader(500) // too late
+		})
+		serveOnce(h, httptest.NewRequest(http.MethodGet, "/", nil))
+		require.EqualValues(t, 1, find("handler").Snapshot().Totals.Successes)
+	})
+}
+
+type bareWriter struct {
+	h http.Header
+	b strings.Builder
+}
+
+func (w *bareWriter) Header() http.Header         { return w.h }
+func (w *bareWriter) Write(p []byte) (int, error) { return w.b.Write(p) }
+func (w *bareWriter) WriteHeader(int)             {}
+
+// Q06 and the other health checks.
+func TestHealthChecks(t *testing.T) {
+	up := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/down":
+			w.WriteHeader(503)
+		case "/moved":
+			http.Redirect(w, r, "/", http.StatusFound)
+		}
+	})
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secure.Close()
+	secure.Config.ErrorLog = quiet
+	down := refused(t)
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	ctx := t.Context()
+
+	require.NoError(t, breakerhttp.CheckTCP(hostOf(t, up.URL))(ctx))
+	require.Error(t, breakerhttp.CheckTCP(hostOf(t, down))(ctx))
+	require.Error(t, breakerhttp.CheckTCP("no port")(ctx))
+	require.ErrorContains(t, breakerhttp.CheckTCP(hostOf(t, up.URL))(cancelled), "cancel")
+
+	require.NoError(t, breakerhttp.CheckTLSWith(secure.URL, secure.Client())(ctx))
+	require.NoError(t, breakerhttp.CheckTLSWith(hostOf(t, secure.URL), secure.Client())(ctx))
+	require.Error(t, breakerhttp.CheckTLS(hostOf(t, secure.URL))(ctx), "a certificate that nobody knows")
+	require.Error(t, breakerhttp.CheckTLS(hostOf(t, up.URL))(ctx))
+	require.Error(t, breakerhttp.CheckTLS(hostOf(t, down))(ctx))
+	for in, want := range map[string]string{"api.example.com": "api.example.com:443", "https://api.example.com": "api.example.com:443", "https://api.example.com:8443/x": "api.example.com:8443",
+		"api.example.com:1": "api.example.com:1", "::1": "[::1]:443", "[::1]": "[::1]:443", "[::1]:9": "[::1]:9"} {
+		require.Equal(t, want, breakerhttp.TLSAddr(in))
+	}
+
+	require.NoError(t, breakerhttp.CheckHTTP(up.URL)(ctx))
+	require.ErrorContains(t, breakerhttp.CheckHTTP(up.URL+"/down?key=hunter2")(ctx), "status 503")
+	require.NoError(t, breakerhttp.CheckHTTP(up.URL+"/down", 200, 503)(ctx))
+	require.Error(t, breakerhttp.CheckHTTP(up.URL, 204)(ctx))
+	require.ErrorContains(t, breakerhttp.CheckHTTP(up.URL+"/moved")(ctx), "status 302")
+	for _, bad := range []string{down + "?key=hunter2", "http://[hunter2", ""} {
+		err := breakerhttp.CheckHTTP(bad)(ctx)
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), "hunter2")
+	}
+	require.ErrorIs(t, breakerhttp.CheckHTTP(up.URL)(cancelled), context.Canceled)
+}
+
+// A check offers a probe as soon as the host is back.
+func TestHealthCheckOffersAProbe(t *testing.T) {
+	up := serve(t, statuses(200))
+	tr := transport(t, nil, breakerhttp.WithBreaker(breaker.WithOpenTimeout(time.Hour), breaker.WithSuccessThreshold(1),
+		breaker.WithHealthCheck(time.Millisecond, breakerhttp.CheckTCP(hostOf(t, up.URL)))))
+	open(t, tr, up.URL)
+	eventually(t, "half-open", func() bool { return state(t, tr, up.URL) == breaker.HalfOpen })
+	_, _, err := get(t, tr, up.URL)
+	require.NoError(t, err)
+	require.Equal(t, breaker.Closed, state(t, tr, up.URL))
+}
+
+// A hang of the host is bounded by the check's context, whatever the check.
+func TestHealthChecksEndWithTheirContext(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+		}
+	}()
+	for name, check := range map[string]func(context.Context) error{
+		"TLS":  breakerhttp.CheckTLS(l.Addr().String()),
+		"HTTP": breakerhttp.CheckHTTP("http://" + l.Addr().String()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			guard(t, func() { require.Error(t, check(ctx)) })
+		})
+	}
+}

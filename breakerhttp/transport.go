@@ -1,0 +1,420 @@
+package breakerhttp
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"iter"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/breakerkit/breaker"
+)
+
+var (
+	errNoURL    = errors.New("breakerhttp: the request has no URL")
+	errNothing  = errors.New("breakerhttp: the base RoundTripper returned neither a response nor an error")
+	errAbnormal = errors.New("breakerhttp: the attempt ended by panic or runtime.Goexit")
+	errTimeout  = error(attemptTimeout{})
+)
+
+// attemptTimeout is the error of an attempt whose headers did not come in time.
+type attemptTimeout struct{}
+
+func (attemptTimeout) Error() string {
+	return "breakerhttp: no response headers within the attempt's timeout"
+}
+func (attemptTimeout) Timeout() bool        { return true }
+func (attemptTimeout) Temporary() bool      { return true }
+func (attemptTimeout) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// Transport is an http.RoundTripper with a circuit for each origin. It is safe for concurrent use. Make one with
+// NewTransport and keep it: circuits that are made anew for each request or client are always closed and protect nothing.
+// Clients that share a Transport share its circuits. A nil or zero Transport panics.
+type Transport struct {
+	base       http.RoundTripper
+	group      *breaker.Group[struct{}]
+	clock      breaker.Clock // nil: the time package
+	key        func(*http.Request) string
+	keys       keyCache
+	classifier func(*http.Request, *http.Response, error) breaker.Outcome
+	retryOpts  []breaker.RetryOption
+	retry      breaker.RetryPolicy
+	failover   []*url.URL
+	cache      *responseCache // nil: off, but for PerRequest
+	ownCache   func() *responseCache
+	rescue     string
+	debug      string
+
+	plain      bool // a request without options of its own is one attempt and no more
+	ignore429  bool
+	atHeaders  bool
+	unsafe     bool
+	asResponse bool
+}
+
+// NewTransport makes a Transport that sends requests through base; nil is http.DefaultTransport. The error names every
+// option that is wrong.
+func NewTransport(base http.RoundTripper, opts ...Option) (*Transport, error) {
+	d := newDraft(forTransport, opts)
+	t := &Transport{
+		base:       base,
+		group:      d.group(),
+		key:        d.key,
+		classifier: d.classifier,
+		failover:   d.failover,
+		rescue:     d.rescue,
+		debug:      d.debug,
+		ignore429:  d.ignore429,
+		atHeaders:  d.atHeaders,
+		unsafe:     d.unsafe,
+		asResponse: d.asResponse,
+	}
+	t.keys.seed = maphash.MakeSeed()
+	if base == nil {
+		t.base = http.DefaultTransport
+	}
+	if t.group != nil {
+		t.clock = t.group.Clock()
+	}
+	var err error
+	if t.retryOpts = d.retry; t.clock != nil {
+		t.retryOpts = append([]breaker.RetryOption{breaker.RetryClock(t.clock)}, d.retry...)
+	}
+	if t.retry, err = breaker.NewRetry(t.retryOpts...); err != nil {
+		d.faults = append(d.faults, err)
+	}
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	t.setCache(d.cache)
+	t.plain = len(d.retry) == 0 && len(t.failover) == 0 && t.cache == nil && t.rescue == "" && t.debug == ""
+	return t, nil
+}
+
+func (t *Transport) setCache(d *cacheDraft) {
+	t.ownCache = sync.OnceValue(func() *responseCache { return newResponseCache(&cacheDraft{}, t.now) })
+	if d != nil {
+		t.cache = newResponseCache(d, t.now)
+	}
+}
+
+// now is the time by the circuits' clock.
+func (t *Transport) now() time.Time {
+	if t.clock == nil {
+		return time.Now()
+	}
+	return t.clock.Now()
+}
+
+// Circuits yields the keys and circuits that there are: a Transport is a breaker.Source.
+func (t *Transport) Circuits() iter.Seq2[string, *breaker.Circuit] { return t.group.Circuits() }
+
+// Circuit returns the circuit of a key if there is one; it makes none. A key is an origin, such as https://example.com or
+// http://10.0.0.7:8080, or what WithKey returned. Any URL of the origin will do, and a host alone where only one scheme
+// is in use.
+func (t *Transport) Circuit(key string) (*breaker.Circuit, bool) {
+	if b, ok := t.group.Lookup(key); ok {
+		return b.Circuit(), true
+	}
+	spellings := []string{origin("https", key), origin("http", key)}
+	if scheme, rest, ok := strings.Cut(key, "://"); ok {
+		spellings = []string{origin(scheme, rest)}
+	}
+	for _, s := range spellings {
+		if b, ok := t.group.Lookup(s); ok {
+			return b.Circuit(), true
+		}
+	}
+	return nil, false
+}
+
+// CloseIdleConnections closes the base RoundTripper's idle connections, if it has such a method.
+func (t *Transport) CloseIdleConnections() {
+	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// Close stops the circuits' health checks. Requests go on as before. It may be called more than once.
+func (t *Transport) Close() error { return t.group.Close() }
+
+// RoundTrip sends the request if the circuit of its origin admits it, and returns what the base RoundTripper returns: a
+// response that counts as a Failure comes back as it is. A rejection is the error of the circuit, a *breaker.OpenError or
+// breaker.ErrTooManyInFlight, unless an option answers it otherwise. After more than one attempt without a response the
+// error is also a *breaker.RetryError. The request's body is closed in every case.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if t == nil || t.group == nil {
+		panic("breakerhttp: nil or zero Transport; make one with NewTransport")
+	}
+	if req.URL == nil {
+		closeBody(req)
+		return nil, errNoURL
+	}
+	own := perRequestOf(req.Context())
+	if own == nil && t.plain {
+		return t.once(req)
+	}
+	x := exchange{t: t, req: req, ctx: req.Context(), replay: replay{req: req}}
+	defer x.replay.close()
+	if err := x.configure(own); err != nil {
+		return nil, err
+	}
+	return x.run()
+}
+
+// once is the exchange of a Transport without policies: one attempt.
+func (t *Transport) once(req *http.Request) (*http.Response, error) {
+	sent := false
+	defer func() {
+		if !sent {
+			closeBody(req)
+		}
+	}()
+	br := t.group.Get(t.keyOf(req))
+	ctx, limit := req.Context(), br.Timeout()
+	b := &body{circuit: br.Circuit(), ctx: ctx}
+	if err := b.circuit.AcquireInto(ctx, &b.permit); err != nil {
+		if t.asResponse && rejection(err) {
+			return unavailable(req, err), nil
+		}
+		return nil, err
+	}
+	sent = true
+	if limit == 0 {
+		a := t.send(b, req, 0)
+		return a.resp, a.err
+	}
+	ctx, b.cancel = context.WithCancelCause(ctx)
+	a := t.send(b, req.WithContext(ctx), limit)
+	if a.resp != nil {
+		a.resp.Request = req
+	}
+	return a.resp, a.err
+}
+
+// attempt is what came of one.
+type attempt struct {
+	resp    *http.Response
+	err     error
+	outcome breaker.Outcome
+	cause   error // of a Failure: err, or the response's status
+	sent    bool  // false: the circuit rejected it, or there was no body to send; err says which
+}
+
+// send makes an admitted attempt, and settles it or leaves that to the response's body.
+func (t *Transport) send(b *body, req *http.Request, limit time.Duration) (a attempt) {
+	done := false
+	defer func() {
+		if !done {
+			b.settle(breaker.Failure, errAbnormal)
+			b.release()
+			if a.resp != nil {
+				_ = a.resp.Body.Close()
+			}
+		}
+	}()
+	a.sent = true
+	var late bool
+	if limit > 0 {
+		timer := startTimer(t.clock, limit, func() { b.cancel(errTimeout) })
+		a.resp, a.err = t.base.RoundTrip(req)
+		late = !timer.stop()
+	} else {
+		a.resp, a.err = t.base.RoundTrip(req)
+	}
+	a.check(b.ctx, late)
+	late = late && a.err == errTimeout
+	a.outcome, a.cause = t.judge(b, req, &a, late)
+	b.conclude(&a, req, t.atHeaders)
+	done = true
+	return a
+}
+
+// check makes the base's answer one that keeps the contract: a response with a body, or an error.
+func (a *attempt) check(caller context.Context, late bool) {
+	if a.resp != nil && a.resp.Body == nil {
+		a.resp.Body = http.NoBody
+	}
+	switch ended := caller.Err(); {
+	case late && ended == nil:
+		a.refuse(errTimeout)
+	case late && a.err == nil: // its context is dead, and so would its body be
+		a.refuse(ended)
+	case a.err != nil:
+		a.refuse(a.err)
+	case a.resp == nil:
+		a.err = errNothing
+	}
+}
+
+// refuse puts an error in the place of a response.
+func (a *attempt) refuse(err error) {
+	if a.resp != nil {
+		_ = a.resp.Body.Close()
+	}
+	a.resp, a.err = nil, err
+}
+
+// judge classifies an attempt at its headers.
+func (t *Transport) judge(b *body, req *http.Request, a *attempt, late bool) (o breaker.Outcome, cause error) {
+	switch {
+	case a.err != nil:
+		o, cause = t.judgeError(b, req, a.err, late), a.err
+	case t.classifier != nil:
+		o = valid(t.classifier(req, a.resp, nil))
+	default:
+		o = byStatus(a.resp.StatusCode)
+		if t.ignore429 && a.resp.StatusCode == http.StatusTooManyRequests {
+			o = breaker.Ignored
+		}
+	}
+	if o == breaker.Failure && a.err == nil {
+		cause = newStatusError(a.resp, t.now)
+	}
+	return o, cause
+}
+
+func (t *Transport) judgeError(b *body, req *http.Request, err error, late bool) breaker.Outcome {
+	if late {
+		return breaker.Failure
+	}
+	if b.circuit != nil {
+		if o, decided := b.circuit.Decided(b.ctx, err); decided {
+			return o
+		}
+	}
+	if callerEnd(req, b.ctx) == context.Canceled {
+		return breaker.Ignored
+	}
+	if t.classifier != nil {
+		return valid(t.classifier(req, nil, err))
+	}
+	return breaker.DefaultClassifier(err)
+}
+
+// byStatus is the table of the package's documentation.
+func byStatus(code int) breaker.Outcome {
+	switch {
+	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests:
+		return breaker.Failure
+	case code >= 400:
+		return breaker.Ignored
+	}
+	return breaker.Success
+}
+
+// valid takes what a classifier returned for Failure where it is no Outcome.
+func valid(o breaker.Outcome) breaker.Outcome {
+	if o > breaker.Ignored {
+		return breaker.Failure
+	}
+	return o
+}
+
+// callerEnd is how the caller has ended the request, if so. http.Client's Timeout ends a request by its deprecated Cancel
+// channel too, at the same moment as by its context.
+func callerEnd(req *http.Request, ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	//lint:ignore SA1019 http.Client sets it for every RoundTripper that is not net/http's own
+	cancel := req.Cancel
+	select {
+	case <-cancel:
+	default:
+		return nil
+	}
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return context.Canceled
+}
+
+// conclude settles an attempt at its headers, or has the body do it.
+func (b *body) conclude(a *attempt, req *http.Request, atHeaders bool) {
+	if b.keep != nil && (a.outcome != breaker.Success || a.err != nil || !b.keep.accept(a.resp)) {
+		b.keep = nil
+	}
+	streams := a.err == nil && hasBody(req, a.resp)
+	if a.outcome == breaker.Success && streams && !atHeaders && b.circuit != nil {
+		b.attach(a.resp)
+		b.watch()
+		return
+	}
+	b.settle(a.outcome, a.cause)
+	switch {
+	case streams && (b.cancel != nil || b.keep != nil):
+		b.attach(a.resp)
+	case b.keep != nil:
+		b.complete()
+		fallthrough
+	default:
+		b.release()
+	}
+}
+
+// hasBody reports whether there is anything to read.
+func hasBody(req *http.Request, resp *http.Response) bool {
+	switch {
+	case resp.StatusCode == http.StatusSwitchingProtocols:
+		return true
+	case resp.Body == http.NoBody, resp.ContentLength == 0, req.Method == http.MethodHead:
+		return false
+	}
+	return resp.StatusCode != http.StatusNoContent && resp.StatusCode != http.StatusNotModified
+}
+
+// timer ends an attempt. Either it fires or it is stopped.
+type timer struct {
+	real  *time.Timer
+	done  chan struct{} // of a timer on an injected clock
+	state atomic.Int32
+}
+
+const (
+	timerFired = 1 + iota
+	timerStopped
+)
+
+func startTimer(clock breaker.Clock, d time.Duration, fire func()) *timer {
+	t := &timer{}
+	once := func() {
+		if t.state.CompareAndSwap(0, timerFired) {
+			fire()
+		}
+	}
+	if clock == nil {
+		t.real = time.AfterFunc(d, once)
+		return t
+	}
+	t.done = make(chan struct{})
+	expired := clock.After(d) // asked for here, so that a test may move the clock as soon as the request is out
+	go func() {
+		select {
+		case <-expired:
+			once()
+		case <-t.done:
+		}
+	}()
+	return t
+}
+
+// stop reports whether it came before the time was up.
+func (t *timer) stop() bool {
+	if t.real != nil {
+		t.real.Stop()
+	} else {
+		close(t.done)
+	}
+	return t.state.CompareAndSwap(0, timerStopped)
+}
+
+// rejection reports whether an error is a circuit's or limiter's refusal to call.
+func rejection(err error) bool {
+	return errors.Is(err, breaker.ErrOpen) || errors.Is(err, breaker.ErrTooManyInFlight)
+}
