@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The anchors' names.
+const (
+	plainCall   = "call through a func value"
+	deferCall   = "call with a deferred flag"
+	countedCall = "call with a deferred flag and one counter"
+	trackedCall = "call with a deferred flag, start and end counter"
+	mutexPair   = "mutex, lock and unlock"
+	sharedCount = "shared atomic add"
+	timeSince   = "time.Since"
+)
+
+// anchorRows are what everything else is measured against: the parts that a breaker cannot do without or would like to.
+var anchorRows = []row{
+	{work: anchors, name: plainCall, setup: func() op { return directCalls(callPlain) }},
+	{work: anchors, name: deferCall, setup: func() op { return directCalls(callDeferred) }},
+	{work: anchors, name: countedCall, setup: func() op { return directCalls(callCounted) }},
+	{work: anchors, name: trackedCall, setup: func() op { return directCalls(callTracked) }},
+	{work: anchors, name: mutexPair, many: true, setup: mutexPairs},
+	{work: anchors, name: sharedCount, many: true, setup: sharedAdds},
+	{work: anchors, name: timeSince, setup: clockReads},
+}
+
+// directCalls is the loop of every row, with nothing between the caller and its function but call.
+func directCalls(call func(context.Context, func(context.Context) (int, error)) (int, error)) op {
+	return func(n int) (errs int) {
+		ctx := context.Background()
+		fails := failing(never)
+		for i := range n {
+			end := fails.next()
+			if _, err := call(ctx, func(context.Context) (int, error) { return i, end }); err != nil {
+				errs++
+			}
+		}
+		return errs
+	}
+}
+
+//go:noinline
+func callPlain(ctx context.Context, fn func(context.Context) (int, error)) (int, error) {
+	return fn(ctx)
+}
+
+// abnormal is what callDeferred's deferred function would write to.
+var abnormal atomic.Bool
+
+// callDeferred notices a panic or Goexit of fn in the cheapest way there is.
+//
+//go:noinline
+func callDeferred(ctx context.Context, fn func(context.Context) (int, error)) (int, error) {
+	done := false
+	defer func() {
+		if !done {
+			abnormal.Store(true)
+		}
+	}()
+	v, err := fn(ctx)
+	done = true
+	return v, err
+}
+
+// tally is where callCounted and callTracked count, on a cache line of its own.
+var tally struct {
+	_          [64]byte
+	start, end atomic.Uint64
+	_          [64]byte
+}
+
+// callCounted also knows afterwards how many calls have ended well: the floor of a breaker that counts successes.
+//
+//go:noinline
+func callCounted(ctx context.Context, fn func(context.Context) (int, error)) (int, error) {
+	done := false
+	defer func() {
+		if !done {
+			abnormal.Store(true)
+		}
+	}()
+	v, err := fn(ctx)
+	done = true
+	tally.end.Add(1)
+	return v, err
+}
+
+// callTracked knows at any time how many calls are in flight: the floor of a breaker that counts them.
+//
+//go:noinline
+func callTracked(ctx context.Context, fn func(context.Context) (int, error)) (int, error) {
+	tally.start.Add(1)
+	done := false
+	defer func() {
+		if !done {
+			abnormal.Store(true)
+		}
+	}()
+	v, err := fn(ctx)
+	done = true
+	tally.end.Add(1)
+	return v, err
+}
+
+func mutexPairs() op {
+	var s struct {
+		mu sync.Mutex
+		n  int
+	}
+	return func(n int) int {
+		for range n {
+			s.mu.Lock()
+			s.n++
+			s.mu.Unlock()
+		}
+		return 0
+	}
+}
+
+func sharedAdds() op {
+	var count atomic.Uint64
+	return func(n int) int {
+		for range n {
+			count.Add(1)
+		}
+		return 0
+	}
+}
+
+func clockReads() op {
+	start := time.Now()
+	return func(n int) (errs int) {
+		for range n {
+			if time.Since(start) < 0 {
+				errs++
+			}
+		}
+		return errs
+	}
+}
