@@ -117,7 +117,7 @@ func (b *Breaker[T]) Do(ctx context.Context, fn func(context.Context) (T, error)
 	if err := ctx.Err(); err != nil {
 		return v, err
 	}
-	w := c.word.Load()
+	w := c.word.Load() // from here to the defer it is c.admit, whose call would be a tenth of the time
 	if w&wordPlain == 0 {
 		if err := c.shutOut(ctx); err != nil {
 			return b.refused(ctx, fn, err)
@@ -267,23 +267,14 @@ func (b *Breaker[T]) goOn(ctx context.Context, fn func(context.Context) (T, erro
 // retry repeats the attempt a while it fails and the policy allows. a becomes the last attempt.
 func (b *Breaker[T]) retry(ctx context.Context, fn func(context.Context) (T, error), a *attempt[T], r *Result[T], loop *retryLoop) {
 	c := b.circuit
-	s := c.load()
 	var last, because error // what failed before
 	for a.ran && a.rescue && a.outcome == Failure && ctx.Err() == nil {
 		last = a.err
 		if last == nil {
 			last = ErrUnacceptable
 		}
-		if r.Attempts <= loop.p.max {
-			if because = c.opened(s); because != nil {
-				break
-			}
-		}
 		var again bool
-		again, because = loop.again(ctx, r.Attempts, last, s.draw, func(wait time.Duration) {
-			s.hookRetry(ctx, RetryEvent{Name: c.name, Attempt: r.Attempts, Wait: wait, Err: last})
-		})
-		if !again {
+		if again, because = c.nextAttempt(ctx, loop, r.Attempts, last); !again {
 			break
 		}
 		next := b.attempt(ctx, fn)
@@ -301,8 +292,7 @@ func (b *Breaker[T]) retry(ctx context.Context, fn func(context.Context) (T, err
 		r.Err = also(r.Err, because)
 	case r.Attempts > 1 && a.outcome == Success && a.err == nil:
 		r.Rescue = RescueRetry
-		c.countRescue(RescueRetry)
-		s.hookRescue(ctx, RescueEvent{Name: c.name, Kind: RescueRetry, Cause: last})
+		c.Rescued(ctx, RescueEvent{Kind: RescueRetry, Cause: last})
 	}
 	r.Err = retried(r.Attempts, r.Err)
 }

@@ -531,14 +531,14 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 }
 
 // opened returns the rejection that a call would meet now because the circuit is open, and counts nothing.
-func (c *Circuit) opened(s *settings) error {
+func (c *Circuit) opened() error {
 	if c.word.Load()&(wordPlain|wordTimed) != 0 {
 		return nil
 	}
-	now := s.time.now()
+	now := c.load().time.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s = c.load()
+	s := c.load()
 	m := c.m // a copy: asking moves nothing
 	m.now = max(m.now, now)
 	r := m.refusal(&s.policy, 0)

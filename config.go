@@ -339,7 +339,8 @@ type draft struct {
 	hooks                        []Hooks
 	snapshot                     *Snapshot
 	health                       func(context.Context) error
-	healths                      int // how many checks there have been: functions cannot be compared
+	healths                      int              // how many checks there have been: functions cannot be compared
+	moved                        func(Transition) // the group's own interest in changes of the state; nil outside of one
 	call                         callDraft
 	group                        groupDraft
 
@@ -538,7 +539,7 @@ func newSettings(d *draft, t *timeline) *settings {
 	if s.rand == nil {
 		s.rand = rand.Float64
 	}
-	s.receivers = receivers(d.logger, d.hooks)
+	s.receivers = d.receivers()
 	for _, h := range d.hooks {
 		s.onCall = s.onCall || h.Call != nil
 		s.onReject = s.onReject || h.Reject != nil

@@ -191,8 +191,7 @@ func (b *Breaker[T]) rescue(ctx context.Context, r Result[T], alt func(context.C
 
 func (b *Breaker[T]) rescued(ctx context.Context, r Result[T], kind Rescue, cause error, v T) Result[T] {
 	r.Value, r.Err, r.Rescue = v, nil, kind
-	b.circuit.countRescue(kind)
-	b.circuit.load().hookRescue(ctx, RescueEvent{Name: b.circuit.name, Kind: kind, Cause: cause})
+	b.circuit.Rescued(ctx, RescueEvent{Kind: kind, Cause: cause})
 	return r
 }
 
@@ -201,7 +200,7 @@ func (b *Breaker[T]) notRescued(ctx context.Context, kind Rescue, errs []error, 
 	if err == nil {
 		return errs
 	}
-	b.circuit.load().hookRescue(ctx, RescueEvent{Name: b.circuit.name, Kind: kind, Cause: errs[0], Err: err})
+	b.circuit.Rescued(ctx, RescueEvent{Kind: kind, Cause: errs[0], Err: err})
 	return append(errs, err)
 }
 

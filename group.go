@@ -108,8 +108,9 @@ func NewGroup[T any](opts ...Option) (*Group[T], error) {
 		perKey:    d.group.perKey,
 		evicted:   make(map[string]weak.Pointer[member[T]]),
 	}
+	d.moved = g.opened
 	g.table.Store(newTable[T](minBuckets))
-	g.base.Store(&groupBase[T]{*d, g.settings(d, newTimeline(d.clock)), p})
+	g.base.Store(&groupBase[T]{*d, newSettings(d, newTimeline(d.clock)), p})
 	return g, nil
 }
 
@@ -181,7 +182,7 @@ func (g *Group[T]) Configure(opts ...Option) error {
 		g.mu.Unlock()
 		return err
 	}
-	g.base.Store(&groupBase[T]{d, g.settings(&d, old.settings.time), old.plan})
+	g.base.Store(&groupBase[T]{d, newSettings(&d, old.settings.time), old.plan})
 	g.mu.Unlock()
 	for _, m := range g.reachable() {
 		g.refresh(m, nil)
@@ -316,13 +317,7 @@ func (g *Group[T]) settingsFor(base *groupBase[T], key string) (*settings, *plan
 		base.settings.hookStoreError(key, err)
 		return base.settings, base.plan, &base.draft
 	}
-	return g.settings(&d, base.settings.time), p, &d
-}
-
-func (g *Group[T]) settings(d *draft, t *timeline) *settings {
-	s := newSettings(d, t)
-	s.receivers = append(s.receivers, g.opened)
-	return s
+	return newSettings(&d, base.settings.time), p, &d
 }
 
 // opened brings back a circuit that opens after it was evicted, by a call that had looked it up before. Once open, it

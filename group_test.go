@@ -528,19 +528,24 @@ func TestGroupIdentityOfEvictedCircuits(t *testing.T) {
 	})
 	// A circuit that opens after its eviction, and of which nobody keeps hold, must not come back closed.
 	t.Run("one that opened while it was away", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			g := w.group(breaker.MaxKeys(2), breaker.WithFailureThreshold(1))
-			_, err := g.Do(w.Context(), "held", func(context.Context) (int, error) { return 0, nil })
-			require.NoError(w, err)
-			func() {
-				held := g.Get("held")
-				rfgEvict(w, g, "held")
-				rfgFail(w, held, 1)
-			}()
-			runtime.GC()
-			runtime.GC()
-			require.Equal(w, breaker.Open, g.Get("held").State())
-		})
+		for _, configured := range []bool{false, true} { // by itself, past the group
+			rfgBoth(t, func(w *rfgWorld) {
+				g := w.group(breaker.MaxKeys(2), breaker.WithFailureThreshold(1))
+				_, err := g.Do(w.Context(), "held", func(context.Context) (int, error) { return 0, nil })
+				require.NoError(w, err)
+				func() {
+					held := g.Get("held")
+					if configured {
+						require.NoError(w, held.Circuit().Configure(breaker.WithOpenTimeout(time.Hour)))
+					}
+					rfgEvict(w, g, "held")
+					rfgFail(w, held, 1)
+				}()
+				runtime.GC()
+				runtime.GC()
+				require.Equal(w, breaker.Open, g.Get("held").State())
+			})
+		}
 	})
 }
 

@@ -212,14 +212,17 @@ func (n *notifier) next(s *settings) (t Transition, receive func(Transition), do
 }
 
 // receivers lists who is told of changes of the state.
-func receivers(l *slog.Logger, hooks []Hooks) (all []func(Transition)) {
-	if l != nil {
+func (d *draft) receivers() (all []func(Transition)) {
+	if l := d.logger; l != nil {
 		all = append(all, func(t Transition) { logTransition(l, t) })
 	}
-	for _, h := range hooks {
+	for _, h := range d.hooks {
 		if h.StateChange != nil {
 			all = append(all, h.StateChange)
 		}
+	}
+	if d.moved != nil {
+		all = append(all, d.moved)
 	}
 	return all
 }

@@ -338,6 +338,19 @@ func (l *retryLoop) again(ctx context.Context, n int, err error, draw func() flo
 	return err == nil, err
 }
 
+// nextAttempt is again for attempts that pass a circuit: an open one ends them without a wait, and its hooks are told.
+func (c *Circuit) nextAttempt(ctx context.Context, l *retryLoop, n int, err error) (again bool, because error) {
+	if n <= l.p.max {
+		if because := c.opened(); because != nil {
+			return false, because
+		}
+	}
+	s := c.load()
+	return l.again(ctx, n, err, s.draw, func(wait time.Duration) {
+		s.hookRetry(ctx, RetryEvent{Name: c.name, Attempt: n, Wait: wait, Err: err})
+	})
+}
+
 // Budget bounds the retries of many calls together: within a window of time they may be no more than a ratio of the
 // calls, plus a reserve for quiet times. It is safe for concurrent use and may be shared between breakers. Make one with
 // NewBudget: the zero value allows no retry.

@@ -83,7 +83,7 @@ type Retries struct {
 // Begin starts a call through c, before its first attempt. Waits go by c's clock and chance, and c's hooks and totals
 // are told. With a nil c the policy's own clock and chance serve, and nobody is told.
 func (p RetryPolicy) Begin(c *Circuit) Retries {
-	r := Retries{circuit: c, attempts: 1}
+	r := Retries{circuit: c}
 	switch {
 	case p.p == nil:
 	case c != nil:
@@ -105,34 +105,24 @@ func (r *Retries) Next(ctx context.Context, err error) (again bool, because erro
 		err = ErrUnacceptable
 	}
 	if r.circuit == nil {
-		again, because = r.loop.again(ctx, r.attempts, err, r.loop.p.draw, nil)
-	} else {
-		again, because = r.circuit.nextAttempt(ctx, r, err)
+		return r.loop.again(ctx, r.attempts, err, r.loop.p.draw, nil)
 	}
-	return again, because
+	return r.circuit.nextAttempt(ctx, &r.loop, r.attempts, err)
 }
 
-func (c *Circuit) nextAttempt(ctx context.Context, r *Retries, err error) (bool, error) {
-	s := c.load()
-	if r.attempts <= r.loop.p.max {
-		if because := c.opened(s); because != nil {
-			return false, because
-		}
-	}
-	return r.loop.again(ctx, r.attempts, err, s.draw, func(wait time.Duration) {
-		s.hookRetry(ctx, RetryEvent{Name: c.name, Attempt: r.attempts, Wait: wait, Err: err})
-	})
-}
-
-// Ran notes that the attempt which Next announced has been made.
+// Ran notes that an attempt was made: the first, which earns retries where there is a budget, or one that Next announced.
+// An attempt that the circuit rejected was not made.
 func (r *Retries) Ran() {
 	r.attempts++
-	if r.circuit != nil {
+	switch {
+	case r.attempts == 1:
+		r.loop.ran()
+	case r.circuit != nil:
 		r.circuit.countRetry()
 	}
 }
 
-// Attempts is how many attempts have been made, the first included.
+// Attempts is how many attempts have been made.
 func (r *Retries) Attempts() int { return r.attempts }
 
 // Error is what to return for a call whose last attempt ended with err and whose retries ended because of because; a

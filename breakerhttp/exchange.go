@@ -133,9 +133,8 @@ func (x *exchange) callPrimary() {
 			because = a.err
 			break
 		}
-		if x.attempts++; x.attempts > 1 {
-			retries.Ran()
-		}
+		x.attempts++
+		retries.Ran()
 		x.last = a
 		if a.outcome != breaker.Failure || !x.repeatable || callerEnd(x.req, x.ctx) != nil {
 			break

@@ -555,6 +555,32 @@ func TestRetryBudget(t *testing.T) {
 	require.EqualValues(t, 7, up.hits.Load())
 }
 
+// Requests that were made earn retries; those that the circuit rejected do not.
+func TestRetryBudgetIsEarned(t *testing.T) {
+	budget, err := breaker.NewBudget(0.5, 0, time.Hour)
+	require.NoError(t, err)
+	up := serve(t, statuses(200, 200, 200, 503))
+	tr := transport(t, nil, breakerhttp.WithBreaker(breaker.WithFailureThreshold(99)),
+		breakerhttp.WithRetry(breaker.MaxRetries(9), breaker.Constant(0), breaker.WithBudget(budget)))
+	for range 4 {
+		_, _, err := get(t, tr, up.URL)
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 6, up.hits.Load(), "four requests earn two retries")
+
+	origin, ok := tr.Circuit(up.URL)
+	require.True(t, ok)
+	origin.Trip(nil)
+	for range 10 {
+		_, _, err := get(t, tr, up.URL)
+		require.ErrorIs(t, err, breaker.ErrOpen)
+	}
+	origin.Reset()
+	_, _, err = get(t, tr, up.URL)
+	require.NoError(t, err)
+	require.EqualValues(t, 7, up.hits.Load(), "five requests earn two retries")
+}
+
 func TestRetryIf(t *testing.T) {
 	up := serve(t, statuses(501))
 	tr := transport(t, nil, breakerhttp.WithRetry(breaker.MaxRetries(3), breaker.Constant(0), breaker.RetryIf(func(err error) bool {
