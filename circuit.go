@@ -96,6 +96,7 @@ type rare struct {
 	rescues       map[Rescue]uint64
 	notifier      notifier
 	health        health
+	share         *share // nil without a store
 	closed        bool
 }
 
@@ -136,10 +137,13 @@ func (c *Circuit) init(s *settings, d *draft) {
 		c.restore(s, d.snapshot, d.modeSet)
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.publishLocked(s)
 	if c.m.state == Open {
 		c.startHealthLocked(s)
+	}
+	c.mu.Unlock()
+	if s.sharing != nil {
+		c.attach(s)
 	}
 }
 
@@ -183,6 +187,9 @@ func (c *Circuit) Ready() bool {
 	s := c.load()
 	m := c.m // a copy: asking moves nothing
 	m.now = max(m.now, now)
+	if sh := c.shareLocked(); m.state == HalfOpen && sh.follows() && m.now < sh.deniedUntil && m.mode == Auto {
+		return false
+	}
 	return m.mode == ForcedClosed || m.mode == Shadow || m.refusal(&s.policy, c.inFlightLocked()) == admitted
 }
 
@@ -260,19 +267,26 @@ func (p *Permit) ensure() {
 
 // Trip opens the circuit now, as if the policy had tripped, for a full open period. On an open circuit it changes
 // nothing. cause may be nil.
+//
+// With a [Store] Trip, Reset and OfferProbe move all circuits of the name, and do not wait for it; Sync does. Where the
+// store is away, the circuit moves alone, and Trip and Reset are made up for when the store is back.
 func (c *Circuit) Trip(cause error) {
 	s := c.load()
 	e := event{kind: evTrip, hint: int64(s.hint(cause)), random: s.openJitter()}
-	c.operate(s, e, cause)
+	c.command(s, order{to: Open, why: byHand, event: e, cause: cause})
 }
 
 // Reset closes the circuit and forgets its counts, its windows and its open backoff. The results of calls still pending
 // count in the totals only. It does not touch the mode or the totals.
-func (c *Circuit) Reset() { c.operate(c.load(), event{kind: evReset}, nil) }
+func (c *Circuit) Reset() {
+	c.command(c.load(), order{to: Closed, why: byHand, event: event{kind: evReset}})
+}
 
 // OfferProbe makes an open circuit half-open before its time, as when a health check has passed. In other states it
 // changes nothing.
-func (c *Circuit) OfferProbe() { c.operate(c.load(), event{kind: evOffer}, nil) }
+func (c *Circuit) OfferProbe() {
+	c.command(c.load(), order{to: HalfOpen, why: byHealthCheck, event: event{kind: evOffer}})
+}
 
 // SetMode sets the mode. The machine keeps its state underneath.
 func (c *Circuit) SetMode(m Mode) {
@@ -281,6 +295,13 @@ func (c *Circuit) SetMode(m Mode) {
 		panic(fmt.Sprintf("breaker: SetMode: must be a Mode, got %d", uint8(m)))
 	}
 	c.operate(s, event{kind: evSetMode, mode: m}, nil)
+}
+
+// command carries out an operator's move: the store's where there is one, or else the circuit's own.
+func (c *Circuit) command(s *settings, o order) {
+	if s.sharing == nil || !c.order(o) {
+		c.operate(s, o.event, o.cause)
+	}
 }
 
 // operate carries out a manual operation.
@@ -350,20 +371,17 @@ func (c *Circuit) adopt(old, s *settings) bool {
 	return true
 }
 
-// Sync waits until what the circuit shares with other processes is in step. A circuit that shares nothing has nothing to
-// wait for: Sync returns the context's error, if it has one.
-func (c *Circuit) Sync(ctx context.Context) error {
-	c.load()
-	return ctx.Err()
-}
-
-// Close stops the circuit's health check. Calls go on as before. It may be called more than once.
+// Close stops the circuit's health check, reports to its [Store] what is still to be reported, and leaves the store.
+// Calls go on as before, on a circuit of this process alone. It may be called more than once.
 func (c *Circuit) Close() error {
-	c.load()
+	s := c.load()
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.rareLocked().closed = true
 	c.stopHealthLocked()
+	c.mu.Unlock()
+	if s.sharing != nil {
+		c.closeShare()
+	}
 	return nil
 }
 
@@ -452,6 +470,19 @@ func (c *Circuit) admitLocking(ctx context.Context, k *call, now int64) error {
 	e := event{kind: evAdmit, now: now}
 	c.mu.Lock()
 	s := c.load()
+	for s.sharing != nil {
+		f, asks := c.slotLocked(s, &e)
+		if f == nil {
+			break
+		}
+		c.mu.Unlock()
+		if err := c.await(ctx, f, asks); err != nil {
+			return err
+		}
+		e.now = s.time.now()
+		c.mu.Lock()
+		s = c.load()
+	}
 	if s.policy.maxInFlight > 0 {
 		e.inFlight = c.inFlightLocked()
 	}
@@ -508,7 +539,7 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 	if c.trouble != nil && c.m.state != Closed {
 		e.Cause = c.trouble.cause
 	}
-	sh := &shut{err: e, refused: r, until: c.m.nextProbe(), time: s.time}
+	sh := &shut{err: e, refused: r, until: c.nextProbeLocked(), time: s.time}
 	if s.onReject {
 		sh.tell = s
 	}
@@ -521,7 +552,10 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 		e.Until = s.time.anchor().at(c.m.ramp)
 	default:
 		e.at = sh.until
-		e.Until = s.time.anchor().at(sh.until)
+		if share := c.shareLocked(); share != nil && sh.until == share.deniedUntil {
+			e.at = share.fullUntil // it is asked before, but should not count on it
+		}
+		e.Until = s.time.anchor().at(e.at)
 	}
 	if c.m.mode == Shadow {
 		sh.until = c.m.since // nobody is rejected without the machine
@@ -636,6 +670,10 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 		took = duration(max(0, e.now-k.start))
 	}
 
+	var judged *Reply
+	if s.sharing != nil && e.pass.probe {
+		judged = c.judge(s, &e, s.trips.isSlow(took))
+	}
 	var fx effects
 	c.mu.Lock()
 	s = c.load() // Configure may have been here
@@ -644,11 +682,18 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 		c.cell.started.Add(1) // it ends on the slow path, which counts it: so must its start be
 	}
 	cause := c.countLocked(s, &e, took, err)
+	var u urgency
+	if s.sharing != nil {
+		u = c.deferLocked(s, &e)
+	}
 	c.stepLocked(s, &e, &fx, cause)
+	if judged != nil {
+		c.judgedLocked(s, judged, cause, e.now)
+	}
 	n := c.notifierLocked(&fx)
 	var few [2]Counts
 	var asked []Counts
-	if s.trips.user && !fx.late && fx.moved == 0 && c.m.state == Closed {
+	if s.trips.user && !fx.late && fx.moved == 0 && c.m.state == Closed && !c.asksStoreLocked() {
 		asked = c.countsForUserLocked(s, few[:0])
 	}
 	c.mu.Unlock()
@@ -663,13 +708,16 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 		e.trip = true
 		c.operate(s, e, cause)
 	}
+	if s.sharing != nil {
+		c.settled(judged, u)
+	}
 }
 
 // countLocked enters an outcome into the totals and, while its epoch lasts, into the run and the windows; then it asks
 // the trip policy. It returns the cause of what may follow.
 func (c *Circuit) countLocked(s *settings, e *event, took time.Duration, err error) (cause error) {
 	current := e.pass.epoch == c.m.epoch
-	slow := s.trips.slow > 0 && took >= s.trips.slow && e.outcome != Ignored
+	slow := s.trips.isSlow(took) && e.outcome != Ignored
 	if current && c.m.state == Closed {
 		c.fileLocked(s, e.now)
 	}
@@ -685,6 +733,9 @@ func (c *Circuit) countLocked(s *settings, e *event, took time.Duration, err err
 		c.rareLocked().late++
 	case c.m.state == Closed:
 		c.rememberLocked(s, e, took, err)
+		if s.sharing != nil {
+			c.reportLocked(s, e, slow)
+		}
 	case !e.pass.probe || e.outcome != Success:
 	case slow:
 		e.outcome = Failure // of the probe; the call was a success
@@ -818,24 +869,38 @@ func (c *Circuit) sample() {
 	s := c.load()
 	var fx effects
 	var n *notifier
+	var u urgency
 	if c.m.state == Closed && c.memory != nil && c.memory.sampled(now) {
 		c.fileOwnLocked(s, now, 1)
 		now = max(c.m.now, now)
 		c.endRunLocked(s)
 		e := event{kind: evSettle, now: now, pass: pass{epoch: c.m.epoch}, trip: s.trips.holds(c.memory, now, c.run)}
+		if s.sharing != nil {
+			u = c.deferLocked(s, &e)
+		}
 		c.stepLocked(s, &e, &fx, nil)
 		n = c.notifierLocked(&fx)
 	}
 	c.mu.Unlock()
 	n.deliver(s)
+	if s.sharing != nil {
+		c.settled(nil, u)
+	}
 }
 
 // stepLocked runs the machine and does what follows from a change of its state. err is what a change to Open is due to.
 func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 	m := &c.m
 	epoch, mode, leases := m.epoch, m.mode, len(m.leases)
-	m.step(&s.policy, e, fx)
+	p := &s.policy
+	if s.sharing != nil {
+		p = c.policyLocked(s)
+	}
+	m.step(p, e, fx)
 	if m.epoch != epoch {
+		if s.sharing != nil {
+			c.turnSharedLocked(e)
+		}
 		c.turnLocked(s, fx, err)
 	}
 	if m.mode != mode && c.memory != nil {
@@ -890,7 +955,7 @@ func (c *Circuit) causeLocked(err error, mv *move) error {
 	if c.trouble == nil {
 		return nil
 	}
-	if mv.reason == byHand {
+	if mv.reason == byHand || mv.reason == byRemote {
 		c.trouble.cause = err
 	}
 	return c.trouble.cause
@@ -898,7 +963,10 @@ func (c *Circuit) causeLocked(err error, mv *move) error {
 
 func (c *Circuit) transitionLocked(s *settings, mv *move, counts Counts, cause error) Transition {
 	wall := s.time.anchor()
-	t := Transition{Name: c.name, From: mv.from, To: mv.to, Reason: reasons[mv.reason], At: wall.at(mv.at), Epoch: mv.epoch, Counts: counts, Cause: cause}
+	t := Transition{Name: c.name, From: mv.from, To: mv.to, Reason: reasons[mv.reason], At: wall.at(mv.at), Epoch: mv.epoch, Counts: counts, Cause: cause, Remote: mv.reason == byRemote}
+	if s.sharing != nil {
+		t.Epoch = c.epochLocked()
+	}
 	if mv.to == Open {
 		t.Until = wall.at(mv.until)
 	}
@@ -921,7 +989,7 @@ func (c *Circuit) publishLocked(s *settings) {
 	if c.memory != nil && c.memory.sampling {
 		w = w&^(15<<wordTick) | sampleTick<<wordTick
 	}
-	if s.trips.user || c.memory.watches(s, c.m.now) {
+	if s.trips.user || c.memory.watches(s, c.m.now) || s.sharing != nil && c.asksForSuccessesLocked() {
 		w |= wordNote
 	}
 	old := c.word.Load()

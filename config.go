@@ -34,6 +34,14 @@ type Config struct {
 	HealthCheck          HealthCheck   // when to run a check given by WithHealthCheck; inert without one
 }
 
+// trips is the conditions in force.
+func (c Config) trips() []Trip {
+	if len(c.Trip) > 0 {
+		return c.Trip
+	}
+	return []Trip{{kind: tripConsecutive, failures: c.FailureThreshold, within: c.FailureWindow}}
+}
+
 // OpenBackoff is the arguments of [WithOpenBackoff]. The zero value is off.
 type OpenBackoff struct {
 	Factor float64
@@ -292,6 +300,67 @@ func WithSnapshot(s Snapshot) Option {
 	return option{"Snapshot", scopeSnapshot, func(d *draft) { d.snapshot = &s }}
 }
 
+// WithStore makes the circuit one with all others of its name on the same [Store], in this process and in others: they
+// count together, open together, and share the probes. A call that is admitted while Closed, or rejected while Open, does
+// not wait for the store; admitting and settling a probe may, for no longer than the store's own timeout. Where the store
+// cannot be reached, the circuit goes on by itself, and no call fails for it; see [Shared].
+//
+// NewCircuit reads where the others stand before it returns, and waits for that no longer than the store's timeout.
+//
+// With a store a trip policy has one time window, the same for every condition that has any, and one slow limit; a
+// window over LastCalls is refused. The mode stays each process's own.
+func WithStore(s Store, opts ...StoreOption) Option {
+	return fixedOption("Store", func(d *draft) {
+		d.store = sharingDraft{flushEvery: defaultFlushEvery}
+		switch {
+		case isNil(s):
+			d.faults.add("Store", "must not be nil")
+		case !reflect.TypeOf(s).Comparable():
+			d.faults.add("Store", "must be comparable, such as a pointer, got %T", s)
+		default:
+			d.store.store = s
+		}
+		for _, o := range opts {
+			if o == nil {
+				d.faults.add("StoreOption", "must not be nil")
+				continue
+			}
+			o(&d.store)
+		}
+		d.faults.positive("FlushEvery", d.store.flushEvery)
+		d.faults.between("MinReporters", d.store.minReporters, 0, maxReporters)
+	})
+}
+
+// A StoreOption tunes what a circuit does with its [Store].
+type StoreOption func(*sharingDraft)
+
+const (
+	defaultFlushEvery = 250 * time.Millisecond
+	maxReporters      = 1000
+)
+
+// FlushEvery sets how often what has been counted is reported where there is no hurry. Failures near the threshold, and
+// the first after a quiet time, are reported at once, at most every 10ms. A Store without waiting (Immediate) is told of
+// everything at once. Default 250ms.
+func FlushEvery(t time.Duration) StoreOption {
+	return func(d *sharingDraft) { d.flushEvery = t }
+}
+
+// MinReporters makes all circuits of the name open only when at least n of them, n processes as a rule, have seen
+// failures within the trip policy's window; with fewer, only those open that have. So one process with a broken network
+// does not cut off all. Default 0: any number is enough. At most 1,000.
+func MinReporters(n int) StoreOption {
+	return func(d *sharingDraft) { d.minReporters = n }
+}
+
+// sharingDraft is the arguments of WithStore.
+type sharingDraft struct {
+	store        Store // nil: none
+	flushEvery   time.Duration
+	minReporters int
+}
+
 // WithResult classifies a call by its value as well. It is asked once about each finished call, instead of the
 // classifier, except where WithIgnore, WithFailOn or the caller's cancel have decided. T is the Breaker's.
 func WithResult[T any](f func(T, error) Outcome) Option {
@@ -343,6 +412,7 @@ type draft struct {
 	moved                        func(Transition) // the group's own interest in changes of the state; nil outside of one
 	call                         callDraft
 	group                        groupDraft
+	store                        sharingDraft
 
 	where   string // which function takes the options
 	allowed scope
@@ -379,6 +449,9 @@ func (d *draft) take(where string, allowed scope, opts []Option) {
 		d.cfg.ProbeLease = d.cfg.OpenTimeout
 	}
 	d.cfg.faults(&d.faults, func(field string) string { return field })
+	if d.store.store != nil {
+		sharingFaults(&d.faults, d.cfg.trips())
+	}
 	if d.snapshot != nil {
 		d.snapshot.faults(&d.faults)
 	}
@@ -508,9 +581,10 @@ type settings struct {
 	receivers []func(Transition)
 	onCall    bool
 	onReject  bool
-	timed     bool // every call reads the clock at its start
-	sampled   bool // a busy time window may read the clock for some successes only
-	checked   bool // a health check is to run
+	timed     bool     // every call reads the clock at its start
+	sampled   bool     // a busy time window may read the clock for some successes only
+	checked   bool     // a health check is to run
+	sharing   *sharing // nil without a store
 }
 
 func newSettings(d *draft, t *timeline) *settings {
@@ -528,11 +602,7 @@ func newSettings(d *draft, t *timeline) *settings {
 		backoffJitter:    c.OpenBackoff.Jitter,
 		maxInFlight:      int64(c.MaxInFlight),
 	}
-	trips := c.Trip
-	if len(trips) == 0 {
-		trips = []Trip{{kind: tripConsecutive, failures: c.FailureThreshold, within: c.FailureWindow}}
-	}
-	s.trips = compileTrips(trips)
+	s.trips = compileTrips(c.trips())
 	if s.classify == nil {
 		s.classify = DefaultClassifier
 	}
@@ -547,6 +617,9 @@ func newSettings(d *draft, t *timeline) *settings {
 	s.timed = s.onCall || s.trips.slow > 0
 	s.sampled = d.clock == nil && s.trips.grain > 0 && !s.timed && !s.trips.user
 	s.checked = d.health != nil && c.HealthCheck.Enabled
+	if d.store.store != nil {
+		s.sharing = newSharing(s, d)
+	}
 	return s
 }
 

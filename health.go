@@ -87,12 +87,16 @@ func (c *Circuit) offerIn(s *settings, open context.Context) {
 	var fx effects
 	c.mu.Lock()
 	s = c.load()
-	if c.rare.health.open == open {
+	lasts := c.rare.health.open == open
+	if lasts && s.sharing == nil {
 		c.stepLocked(s, &e, &fx, nil)
 	}
 	n := c.notifierLocked(&fx)
 	c.mu.Unlock()
 	n.deliver(s)
+	if lasts && s.sharing != nil {
+		c.OfferProbe()
+	}
 }
 
 // endHealth ends the checks of an open period that is over by the clock, though no call has moved the machine yet.

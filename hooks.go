@@ -24,8 +24,8 @@ type Hooks struct {
 	Retry func(context.Context, RetryEvent)
 	// Rescue is called after a fallback has run, whether it helped (Err is nil) or not, and after a retry has helped.
 	Rescue func(context.Context, RescueEvent)
-	// StoreError is called when something behind a circuit fails that no caller may suffer from: a Cache; the options that
-	// PerKey gives.
+	// StoreError is called when something behind a circuit fails that no caller may suffer from: a Store, at the first of
+	// a row of failures; a Cache; the options that PerKey gives.
 	StoreError func(error)
 	// Overflow is called when a Group is full of circuits that must not be evicted.
 	Overflow func(key string)
@@ -155,6 +155,13 @@ func (c *Circuit) notifierLocked(fx *effects) *notifier {
 		return nil
 	}
 	return &c.rare.notifier
+}
+
+// idle reports whether there is nothing to deliver.
+func (n *notifier) idle() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.queue) == 0
 }
 
 // deliver hands out what is queued, unless somebody does so already. On a nil notifier it does nothing.

@@ -26,6 +26,7 @@ type Snapshot struct {
 	Totals               Totals    `json:"totals"`                 // since construction, never falling
 	LastFailure          string    `json:"last_failure,omitempty"` // the text of the last failure of the present run
 	LastFailureAt        time.Time `json:"last_failure_at,omitzero"`
+	Shared               *Shared   `json:"shared,omitempty"` // with a Store: how the circuit stands with it
 }
 
 // Totals never fall. They are read as they run: under traffic they may be a call or two apart.
@@ -70,11 +71,12 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 		Name:     c.name,
 		State:    m.stateAt(now),
 		Mode:     m.mode,
-		Epoch:    m.epoch,
+		Epoch:    c.epochLocked(),
 		Since:    wall.at(m.since),
 		InFlight: c.inFlightLocked(),
 		Counts:   c.liveCountsLocked(s),
 		Totals:   c.totalsLocked(),
+		Shared:   c.sharedLocked(wall),
 	}
 	switch {
 	case m.state == Open:
@@ -84,6 +86,9 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 		}
 	case m.state == HalfOpen:
 		snap.Probes = int64(m.liveLeases())
+		if sh := c.shareLocked(); sh.follows() {
+			snap.Probes = max(snap.Probes, int64(sh.ledger.Slots))
+		}
 	}
 	snap.ConsecutiveFailures = snap.Counts.ConsecutiveFailures
 	snap.ConsecutiveSuccesses = snap.Counts.ConsecutiveSuccesses
@@ -96,6 +101,9 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 
 // liveCountsLocked is the counts of the first rule's window that has one, while closed; those of the epoch otherwise.
 func (c *Circuit) liveCountsLocked(s *settings) Counts {
+	if n, ok := c.sharedCountsLocked(); ok {
+		return n
+	}
 	n := c.epochCountsLocked(s)
 	if c.m.state != Closed || c.memory == nil {
 		return n

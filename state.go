@@ -140,6 +140,7 @@ const (
 	evReset                    // close now, forget everything
 	evOffer                    // open -> half-open before its time
 	evSetMode                  // an operator's word
+	evAdopt                    // stand where a shared ledger stands
 )
 
 // event is one thing that happens to a machine.
@@ -153,6 +154,15 @@ type event struct {
 	hint     int64   // settle, trip: the dependency asked to be left alone this long; 0 if it did not
 	random   float64 // settle, trip: a draw from [0, 1) for the jitter of the open period
 	mode     Mode    // set mode
+
+	// With a store.
+	slot    int64  // admit: the store has given a slot, up to this instant; 0: it was not asked
+	decided bool   // settle: the store has judged the probe
+	to      State  // adopt
+	why     reason // adopt
+	since   int64  // adopt: when that stay began
+	until   int64  // adopt: when it is due, if Open
+	opens   uint32 // adopt
 }
 
 // pass is what an admitted call carries until it settles.
@@ -203,9 +213,10 @@ const (
 	byRecovery
 	byHand
 	byHealthCheck
+	byRemote
 )
 
-var reasons = [...]Reason{ReasonThreshold, ReasonTimeout, ReasonProbeFailed, ReasonRecovered, ReasonManual, ReasonHealthCheck}
+var reasons = [...]Reason{ReasonThreshold, ReasonTimeout, ReasonProbeFailed, ReasonRecovered, ReasonManual, ReasonHealthCheck, ReasonRemote}
 
 // step is the machine's one function: from where it stands, the policy and an event to where it stands then, and what
 // follows. It depends on nothing else, and changes nothing but m and fx, which starts empty.
@@ -224,6 +235,8 @@ func (m *machine) step(p *policy, e *event, fx *effects) {
 		m.offer(fx)
 	case evSetMode:
 		m.mode = e.mode
+	case evAdopt:
+		m.adopt(p, fx, e)
 	}
 }
 
@@ -244,6 +257,10 @@ func (m *machine) admit(p *policy, fx *effects, e *event) {
 	if m.mode == ForcedClosed {
 		return
 	}
+	if e.slot != 0 && m.state == HalfOpen && m.mode != ForcedOpen {
+		m.admitProbe(fx, e.slot)
+		return
+	}
 	fx.refused = m.refusal(p, e.inFlight)
 	if m.ramping() && (fx.refused == admitted || fx.refused == refusedRamp) {
 		m.credit += m.share()
@@ -256,13 +273,18 @@ func (m *machine) admit(p *policy, fx *effects, e *event) {
 		m.move(fx, HalfOpen, byTimeout)
 	}
 	if m.state == HalfOpen {
-		m.freeExpired()
-		fx.pass = pass{epoch: m.epoch, probe: true, lease: m.now + p.lease}
-		m.takeSlot(fx.pass.lease)
+		m.admitProbe(fx, m.now+p.lease)
 	}
 	if m.ramping() {
 		m.credit -= ppm
 	}
+}
+
+// admitProbe takes a slot for a call, up to the end of its lease.
+func (m *machine) admitProbe(fx *effects, lease int64) {
+	m.freeExpired()
+	fx.pass = pass{epoch: m.epoch, probe: true, lease: lease}
+	m.takeSlot(lease)
 }
 
 // refusal says why a call may not pass now, if so.
@@ -306,6 +328,7 @@ func (m *machine) settleProbe(p *policy, fx *effects, e *event) {
 		m.freeSlot(e.pass.lease)
 	}
 	switch {
+	case e.decided:
 	case e.outcome == Success:
 		m.progress++
 		if m.progress >= p.successThreshold {
@@ -337,17 +360,38 @@ func (m *machine) offer(fx *effects) {
 	}
 }
 
-// open starts an open period. Its length is the open timeout, grown by the backoff, or what the dependency asked for
-// where that is more.
+// adopt goes where the ledger stands. It is a new stay even where the state is the same: what is pending belongs to an
+// epoch that has ended.
+func (m *machine) adopt(p *policy, fx *effects, e *event) {
+	recovering := m.state != Closed && e.why != byHand
+	m.opens = e.opens
+	m.until = e.until
+	m.move(fx, e.to, e.why)
+	m.since = min(m.now, e.since)
+	if e.to == Closed && recovering {
+		m.ramp = m.since + p.ramp
+	}
+}
+
+// open starts an open period.
 func (m *machine) open(p *policy, fx *effects, why reason, e *event) {
-	if m.state == Closed && m.now-m.since >= p.openTimeout {
-		m.opens = 0
-	}
-	if m.opens < math.MaxUint32 {
-		m.opens++
-	}
-	m.until = m.now + max(p.period(m.opens, e.random), e.hint)
+	var length int64
+	m.opens, length = m.opening(p, e)
+	m.until = m.now + length
 	m.move(fx, Open, why)
+}
+
+// opening is what the next opening would be: its number in its series, and the length of the open period: the open
+// timeout, grown by the backoff, or what the dependency asked for where that is more.
+func (m *machine) opening(p *policy, e *event) (opens uint32, length int64) {
+	opens = m.opens
+	if m.state == Closed && m.now-m.since >= p.openTimeout {
+		opens = 0
+	}
+	if opens < math.MaxUint32 {
+		opens++
+	}
+	return opens, max(p.period(opens, e.random), e.hint)
 }
 
 // move starts a new stay: everything that was pending in the old one is void from here on.

@@ -77,6 +77,10 @@ type Store interface {
 	Close() error
 }
 
+// ErrLedger is what an error is (errors.Is) that concerns one ledger only, such as one that somebody else has written over:
+// the Store itself answers.
+var ErrLedger = errors.New("breaker: ledger is unusable")
+
 // ErrStoreClosed is what the operations of a closed [Store] return.
 var ErrStoreClosed = errors.New("breaker: store is closed")
 
@@ -170,7 +174,7 @@ type Ledger struct {
 	Reporters int           // callers that failed within the window, by the number told apart
 	Foreign   bool          // the ledger is kept for a configuration that differs from the caller's
 
-	Applied    bool          // Report, Move, Settle: the operation has been carried out
+	Applied    bool          // Report, Move, Settle: the operation has been carried out. Acquire: it has begun an epoch
 	Granted    int           // Acquire: how many of the tokens hold a slot
 	RetryAfter time.Duration // Acquire: when no slot was free, until the first lease expires
 }

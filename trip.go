@@ -218,6 +218,9 @@ func (p *tripPolicy) windowFor(t Trip) int {
 	return len(p.windows) - 1
 }
 
+// isSlow reports whether a call that took so long is slow by the smallest limit.
+func (p *tripPolicy) isSlow(took time.Duration) bool { return p.slow > 0 && took >= p.slow }
+
 // memory is what a circuit remembers for its trip policy besides the run of failures. It is nil where the run is all.
 type memory struct {
 	windows []window
