@@ -271,7 +271,10 @@ func (h *hub) want(c *Circuit, u urgency) {
 		c.exchange()
 		return
 	}
-	at := max(h.time.now(), c.rare.share.flushedAt.Load()+int64(spacing))
+	at := h.time.now()
+	if u < promptly {
+		at = max(at, c.rare.share.flushedAt.Load()+int64(spacing))
+	}
 	if u == soon {
 		at += int64(c.load().sharing.flushEvery)
 	}
@@ -396,9 +399,10 @@ func (h *hub) put(c *Circuit) {
 
 // pass ends a circuit's turn.
 func (h *hub) pass(c *Circuit) {
-	if c.passTurn() || c.hasOrders() {
+	if c.passTurn() {
 		h.want(c, atOnce)
 	}
+	c.pursue()
 }
 
 // consider has a circuit decide on what was answered; beside this goroutine where that runs a user's function.

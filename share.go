@@ -179,7 +179,7 @@ func (c *Circuit) epochLocked() uint64 {
 
 // attach puts a new circuit on its store, and reads where the others stand.
 func (c *Circuit) attach(s *settings) {
-	sh := &share{node: fmt.Sprintf("%016x", rand.Uint64()), turn: make(chan struct{}, 1)}
+	sh := &share{node: fmt.Sprintf("%016x", rand.Uint64()), turn: make(chan struct{}, 1), sentAt: -int64(maxDuration)}
 	sh.hub = hubOf(s.sharing.store)
 	c.mu.Lock()
 	c.rareLocked().share = sh
@@ -521,7 +521,8 @@ type urgency uint8
 const (
 	notAtAll urgency = iota
 	soon             // at the next flush
-	atOnce
+	atOnce           // as soon as the spacing of reports allows
+	promptly         // an order
 )
 
 // urgencyLocked says when the tally should be reported, if the hub does not know already.
@@ -627,7 +628,6 @@ func (c *Circuit) takeTurn() bool {
 	defer c.mu.Unlock()
 	select {
 	case sh.turn <- struct{}{}:
-		sh.again = false
 		return true
 	default:
 		sh.again = true
@@ -640,7 +640,7 @@ func (c *Circuit) passTurn() (again bool) {
 	sh := c.rare.share
 	c.mu.Lock()
 	<-sh.turn
-	again = sh.again
+	again, sh.again = sh.again, false
 	c.mu.Unlock()
 	c.tell(c.load())
 	return again
@@ -649,7 +649,7 @@ func (c *Circuit) passTurn() (again bool) {
 // pursue sees to orders that something has led to.
 func (c *Circuit) pursue() {
 	if c.hasOrders() {
-		c.rare.share.hub.want(c, atOnce)
+		c.rare.share.hub.want(c, promptly)
 	}
 }
 
@@ -1205,7 +1205,7 @@ func (c *Circuit) judgedLocked(s *settings, r *Reply, cause error, now int64) {
 // What Snapshot says.
 
 // sharedLocked is the account of the share.
-func (c *Circuit) sharedLocked(wall anchor) *Shared {
+func (c *Circuit) sharedLocked(s *settings, wall anchor) *Shared {
 	sh := c.shareLocked()
 	if sh == nil {
 		return nil
@@ -1215,9 +1215,11 @@ func (c *Circuit) sharedLocked(wall anchor) *Shared {
 		Alone:     !sh.follows(),
 		Connected: sh.failed == nil && !sh.away(),
 		LastError: sh.strange,
-		Pending:   sh.tally.n,
 		Lost:      sh.lost,
 		Foreign:   sh.ledger.Foreign,
+	}
+	if sh.news(s) {
+		a.Pending = sh.tally.n
 	}
 	if sh.failed != nil {
 		a.LastError = sh.failed.Error()

@@ -76,7 +76,7 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 		InFlight: c.inFlightLocked(),
 		Counts:   c.liveCountsLocked(s),
 		Totals:   c.totalsLocked(),
-		Shared:   c.sharedLocked(wall),
+		Shared:   c.sharedLocked(s, wall),
 	}
 	switch {
 	case m.state == Open:
