@@ -531,7 +531,7 @@ func (c *Circuit) urgencyLocked(s *settings, now int64) urgency {
 	if !sh.follows() || !sh.news(s) {
 		return notAtAll
 	}
-	u := sh.urgency(s, now)
+	u := sh.urgency(s, now, c.run)
 	if !sh.hub.immediate && u <= sh.wanted {
 		return notAtAll
 	}
@@ -539,11 +539,13 @@ func (c *Circuit) urgencyLocked(s *settings, now int64) urgency {
 	return u
 }
 
-func (sh *share) urgency(s *settings, now int64) urgency {
+// urgency is urgencyLocked but for what the hub knows. Several failures in a row here may be the last of as many
+// everywhere, whatever was last seen of the ledger.
+func (sh *share) urgency(s *settings, now int64, run uint32) urgency {
 	switch {
 	case sh.hub.immediate, sh.tally.run.broken && sh.ledger.Counts.ConsecutiveFailures > 0:
 		return atOnce
-	case sh.tally.run.failures > 0 && (now-sh.sentAt >= int64(s.sharing.flushEvery) || s.trips.nearly(sh)):
+	case sh.tally.run.failures > 0 && (run > 1 || now-sh.sentAt >= int64(s.sharing.flushEvery) || s.trips.nearly(sh)):
 		return atOnce
 	}
 	return soon
