@@ -399,7 +399,8 @@ type tallySlice struct {
 
 // runShape is what a batch does to a run of failures.
 type runShape struct {
-	broken              bool   // there was a success
+	early               bool   // there was a success, but from before the ledger's run
+	broken              bool   // there was a success that ends a run
 	failures            uint64 // in all
 	head, tail, longest uint64 // as in Batch
 	trailing            uint64
@@ -436,7 +437,7 @@ func (t *tally) fold(successes uint64, now int64, breaks bool) {
 	}
 	t.slice(now).ok += n
 	t.n += n
-	if breaks {
+	if t.run.early = t.run.early || !breaks; breaks {
 		t.run.broken = true
 		t.run.tail = 0
 		t.run.trailing += n
@@ -475,7 +476,7 @@ func (t *tally) batch(now int64, window time.Duration) (b Batch) {
 		b.FailureAges = append(b.FailureAges, duration(now-at))
 	}
 	r := &t.run
-	b.Head, b.Tail, b.Longest, b.Trailing = r.head, r.tail, r.longest, r.trailing
+	b.Head, b.Tail, b.Longest, b.Trailing, b.Early = r.head, r.tail, r.longest, r.trailing, r.early && !r.broken
 	return b
 }
 

@@ -114,6 +114,10 @@ type Batch struct {
 	Tail     uint64 // failures after the last success
 	Longest  uint64 // the longest run of failures
 	Trailing uint64 // successes after the last failure
+
+	// Early says that the successes came before the ledger's present run of failures: they are summed up, but neither end
+	// the run nor count as successes in a row, as if the batch's shape had none.
+	Early bool
 }
 
 // Slice is what was counted within a short time.
