@@ -24,15 +24,18 @@ type hub struct {
 	unwatch   func()
 	stop      chan struct{}
 	wake      chan struct{}
-	time      *timeline   // of this process, whatever clock the circuits have: it paces real connections
-	away      atomic.Bool // the store did not answer: nobody asks it but the hub, now and then
+	time      *timeline    // of this process, whatever clock the circuits have: it paces real connections
+	away      atomic.Bool  // the store did not answer: nobody asks it but the hub, now and then
+	busy      atomic.Int32 // immediate: operations under way
 
 	mu      sync.Mutex
 	members map[string][]weak.Pointer[Circuit]
 	n       int
 	due     map[*Circuit]int64 // who has something to say, and when
 	resync  bool               // everybody should read
+	nextAt  int64              // when serve looks again
 	names   []string           // to poll, what is left of the present round
+	untold  []*Circuit         // whose hooks have to be told of what a store's word has changed
 
 	retryAt int64 // serve's own: when to try a store that is away
 }
@@ -58,7 +61,7 @@ func hubOf(s Store) *hub {
 	defer hubs.Unlock()
 	h := hubs.of[s]
 	if h == nil {
-		h = &hub{store: s, timeout: defaultTimeout, stop: make(chan struct{}), wake: make(chan struct{}, 1), time: newTimeline(nil)}
+		h = &hub{store: s, timeout: defaultTimeout, stop: make(chan struct{}), wake: make(chan struct{}, 1), time: newTimeline(nil), nextAt: never}
 		h.members, h.due = make(map[string][]weak.Pointer[Circuit]), make(map[*Circuit]int64)
 		if i, ok := s.(interface{ Immediate() bool }); ok {
 			h.immediate = i.Immediate()
@@ -164,6 +167,33 @@ func (h *hub) allNamesLocked() []string {
 	return names
 }
 
+// tellLater sees to it that a circuit's hooks are told, and its orders run. In the midst of an operation of an immediate
+// store that waits until it is over: a hook may use the very circuit whose operation it is.
+func (h *hub) tellLater(c *Circuit) {
+	h.mu.Lock()
+	h.untold = append(h.untold, c)
+	h.mu.Unlock()
+	if h.busy.Load() == 0 {
+		h.tellOthers()
+	}
+}
+
+func (h *hub) tellOthers() {
+	for {
+		h.mu.Lock()
+		all := h.untold
+		h.untold = nil
+		h.mu.Unlock()
+		if len(all) == 0 {
+			return
+		}
+		for _, c := range all {
+			c.tellOwn(c.load())
+			c.pursue()
+		}
+	}
+}
+
 // run runs what may take its time: in the goroutine of the call where nothing waits, beside it otherwise.
 func (h *hub) run(f func()) {
 	if h.immediate {
@@ -226,6 +256,8 @@ func (h *hub) many(n int, op func(context.Context) []Reply) []Reply {
 // bounded runs an operation, and gives up on one that does not return in time.
 func (h *hub) bounded(op func(context.Context) []Reply) (replies []Reply, err error) {
 	if h.immediate {
+		h.busy.Add(1)
+		defer h.busy.Add(-1)
 		return contained(context.Background(), op)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), h.timeout)
@@ -279,12 +311,12 @@ func (h *hub) want(c *Circuit, u urgency) {
 		at += int64(c.load().sharing.flushEvery)
 	}
 	h.mu.Lock()
-	was, ok := h.due[c]
-	if !ok || at < was {
+	if was, ok := h.due[c]; !ok || at < was {
 		h.due[c] = at
 	}
+	early := at < h.nextAt
 	h.mu.Unlock()
-	if !ok || at < was {
+	if early {
 		h.rouse()
 	}
 }
@@ -334,6 +366,7 @@ func (h *hub) nextDue(latest int64) int64 {
 	if h.resync {
 		latest = 0
 	}
+	h.nextAt = latest
 	return latest
 }
 

@@ -236,8 +236,14 @@ func (sh *share) saidLocked(name, what string) {
 	}
 }
 
-// tell delivers what hooks should know. It must not be called with the turn taken: a hook may call Sync.
+// tell delivers what hooks should know, here and where another circuit was told of what we did. It must not be called with
+// the turn taken: a hook may call Sync.
 func (c *Circuit) tell(s *settings) {
+	c.tellOwn(s)
+	c.rare.share.hub.tellOthers()
+}
+
+func (c *Circuit) tellOwn(s *settings) {
 	c.mu.Lock()
 	sh := c.rare.share
 	said := sh.said
@@ -341,8 +347,7 @@ func (c *Circuit) pushed(l Ledger) {
 	c.mu.Unlock()
 	if !held {
 		c.learned(Reply{Ledger: l}, byRemote)
-		c.tell(c.load())
-		c.pursue()
+		sh.hub.tellLater(c)
 	}
 }
 
@@ -721,7 +726,7 @@ func (c *Circuit) orderOpening(l *Ledger, onRun bool) {
 	if sh.follows() && sh.known == l.Epoch && c.m.state == Closed && c.m.mode != ForcedClosed && len(sh.orders) == 0 {
 		e.hint, e.pass.epoch = sh.hint, c.m.epoch
 		switch {
-		case l.Reporters >= s.sharing.minReporters:
+		case l.Reporters >= s.sharing.shape.Reporters:
 			o := order{to: Open, why: byThreshold, epoch: l.Epoch, event: e}
 			if onRun {
 				o.run = l.Run
@@ -1138,7 +1143,10 @@ func (c *Circuit) handBack(epoch uint64, tokens []string) {
 	hub := c.rare.share.hub
 	for _, token := range tokens {
 		v := Verdict{Name: c.name, Shape: c.load().sharing.shape, Epoch: epoch, Token: token, Outcome: Ignored}
-		hub.run(func() { hub.settle(v) })
+		hub.run(func() {
+			hub.settle(v)
+			hub.tellOthers()
+		})
 	}
 }
 
@@ -1268,7 +1276,7 @@ func (c *Circuit) closeShare() {
 	if !open {
 		return
 	}
-	if !sh.away() {
+	if !sh.hub.away.Load() {
 		ctx, cancel := context.WithTimeout(context.Background(), sh.hub.timeout)
 		defer cancel()
 		_ = c.Sync(ctx) // what cannot be reported now is lost with the circuit
