@@ -181,16 +181,31 @@ func (c *Circuit) State() State {
 
 // Ready reports whether a call would be admitted now. It spends nothing.
 func (c *Circuit) Ready() bool {
-	now := c.load().time.now()
+	s := c.load()
+	if c.word.Load()&(wordPlain|wordTimed) != 0 {
+		return true
+	}
+	now := s.time.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.load()
-	m := c.m // a copy: asking moves nothing
+	return c.refusalLocked(c.load(), now) == admitted
+}
+
+// refusalLocked says why a call would be rejected now. It moves nothing.
+func (c *Circuit) refusalLocked(s *settings, now int64) refusal {
+	m := c.m // a copy
 	m.now = max(m.now, now)
-	if sh := c.shareLocked(); m.state == HalfOpen && sh.follows() && m.now < sh.deniedUntil && m.mode == Auto {
-		return false
+	if m.mode == ForcedClosed || m.mode == Shadow {
+		return admitted
 	}
-	return m.mode == ForcedClosed || m.mode == Shadow || m.refusal(&s.policy, c.inFlightLocked()) == admitted
+	p := c.policyLocked(s)
+	if sh := c.shareLocked(); sh.follows() {
+		if m.mode == Auto && m.state == HalfOpen && m.now < sh.deniedUntil {
+			return refusedProbes
+		}
+		p = &s.policy // the store may have a slot
+	}
+	return m.refusal(p, c.inFlightLocked())
 }
 
 // Run calls fn if the circuit admits it, and returns what fn returned. The outcome is settled however fn ends: return,
@@ -573,13 +588,10 @@ func (c *Circuit) opened() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.load()
-	m := c.m // a copy: asking moves nothing
-	m.now = max(m.now, now)
-	r := m.refusal(&s.policy, 0)
-	if m.mode == ForcedClosed || m.mode == Shadow || r != refusedOpen && r != refusedForced {
-		return nil
+	if r := c.refusalLocked(s, now); r == refusedOpen || r == refusedForced {
+		return c.rejectionLocked(s, r)
 	}
-	return c.rejectionLocked(s, r)
+	return nil
 }
 
 // succeed settles a success without the lock, if nothing but a count is needed.
@@ -605,11 +617,7 @@ func (c *Circuit) succeed(k *call) bool {
 
 // finish classifies an error and settles the call.
 func (c *Circuit) finish(ctx context.Context, k *call, err error) Outcome {
-	s := c.load()
-	o, decided := s.preclassify(ctx, err)
-	if !decided && err != nil {
-		o = validOutcome(s.classify(err))
-	}
+	o := c.Classify(ctx, err)
 	c.settle(ctx, k, o, err)
 	return o
 }

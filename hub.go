@@ -341,7 +341,7 @@ func (h *hub) serve() {
 		case <-timer.C:
 		}
 		now := h.time.now()
-		next := now + int64(pollEvery)
+		var next int64
 		if h.away.Load() {
 			next = h.retry(now)
 		} else {

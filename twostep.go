@@ -62,6 +62,29 @@ func (c *Circuit) Decided(ctx context.Context, err error) (o Outcome, decided bo
 	return c.load().preclassify(ctx, err)
 }
 
+// Classify returns what an error says about the dependency: what Decided says, and where it says nothing, the classifier.
+// It counts nothing. A nil error is Success.
+func (c *Circuit) Classify(ctx context.Context, err error) Outcome {
+	s := c.load()
+	o, decided := s.preclassify(ctx, err)
+	if !decided && err != nil {
+		o = validOutcome(s.classify(err))
+	}
+	return o
+}
+
+// Refusal returns the rejection that a call would meet now; nil if it would be admitted. It spends and counts nothing.
+func (c *Circuit) Refusal() error {
+	now := c.load().time.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.load()
+	if r := c.refusalLocked(s, now); r != admitted {
+		return c.rejectionLocked(s, r)
+	}
+	return nil
+}
+
 // Rescued counts a rescue that helped (e.Err is nil), and tells the Rescue hooks of any. The circuit fills in its name.
 func (c *Circuit) Rescued(ctx context.Context, e RescueEvent) {
 	s := c.load()
