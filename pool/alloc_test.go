@@ -1,0 +1,70 @@
+package pool_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/breakerkit/breaker/pool"
+)
+
+// Choosing among any number of members allocates nothing, whoever is open; the context that carries the limit is one
+// allocation.
+func TestAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	for _, s := range strategies {
+		for _, n := range []int{3, 30, 300} {
+			for _, open := range []bool{false, true} {
+				for limit, want := range map[time.Duration]float64{0: 0, 5 * time.Second: 1} {
+					t.Run(fmt.Sprintf("%v, %d members, a third open: %v, limit %v", s, n, open, limit), func(t *testing.T) {
+						p := many(t, s, n, open, pool.WithLimit(limit))
+						ctx := t.Context()
+						sum := 0
+						got := testing.AllocsPerRun(1000, func() {
+							v, err := pool.Do(ctx, p, func(ctx context.Context, v int) (int, error) {
+								sum += v
+								return v, ctx.Err()
+							})
+							if err != nil {
+								t.Error(err)
+							}
+							sum -= v
+						})
+						assert.Equal(t, want, got)
+						assert.Zero(t, sum)
+					})
+				}
+			}
+		}
+	}
+}
+
+// More than 320 members take one allocation more.
+func TestAThousandMembers(t *testing.T) {
+	for _, s := range strategies {
+		p := many(t, s, 1000, true)
+		seen := map[int]bool{}
+		for range 2000 {
+			v, err := pool.Do(t.Context(), p, func(_ context.Context, v int) (int, error) { return v, nil })
+			require.NoError(t, err)
+			assert.NotZero(t, v%3)
+			seen[v] = true
+		}
+		if s == pool.Failover {
+			assert.Len(t, seen, 1)
+		} else {
+			assert.Len(t, seen, 666)
+		}
+		for _, c := range p.Circuits() {
+			c.Trip(nil)
+		}
+		_, err := pool.Do(t.Context(), p, func(_ context.Context, v int) (int, error) { return v, nil })
+		require.Error(t, err)
+	}
+}

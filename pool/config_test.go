@@ -1,0 +1,292 @@
+package pool_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/pool"
+)
+
+// A Pool is a Source.
+var _ breaker.Source = (*pool.Pool[int])(nil)
+
+func TestNewNamesEverythingThatIsWrong(t *testing.T) {
+	other := breaker.Must(breaker.NewCircuit("shared"))
+	for name, tc := range map[string]struct {
+		strategy pool.Strategy
+		members  []pool.Member[string]
+		opts     []pool.Option
+		want     []string
+	}{
+		"no members":       {want: []string{"pool: Members: must be at least one, got none"}},
+		"unknown strategy": {strategy: 9, members: names("a"), want: []string{"pool: Strategy: must be one of failover, round-robin, weighted-round-robin, shuffle, got 9"}},
+		"names and weights": {members: []pool.Member[string]{{Name: "a"}, {}, {Name: "a"}, {Name: "b", Weight: -1}, {Name: "c", Weight: 1_000_001}}, want: []string{
+			`pool: Members[1].Name: must not be empty, got ""`,
+			`pool: Members[2].Name: must be unique in the pool, got "a" again`,
+			`pool: Members[3].Weight: must be from 0 to 1000000, got -1`,
+			`pool: Members[4].Weight: must be from 0 to 1000000, got 1000001`,
+		}},
+		"one circuit for two": {members: []pool.Member[string]{{Name: "a", Circuit: other}, {Name: "b", Circuit: other}}, want: []string{
+			`pool: Members[1].Circuit: must be the member's own, got "shared", which "a" has`,
+		}},
+		"a circuit with another member's name": {members: []pool.Member[string]{{Name: "a", Circuit: other}, {Name: "shared"}}, want: []string{
+			`pool: Members[1].Circuit: must be the member's own, got "shared", which "a" has`,
+		}},
+		"limits": {members: names("a"), opts: []pool.Option{pool.WithLimit(-1), pool.MaxEjected(-1), pool.MaxEjected(101), nil}, want: []string{
+			"pool: Limit: must be from 0 to 1281023h53m38.427387904s, got -1ns",
+			"pool: MaxEjected: must be from 0 to 100, got -1",
+			"pool: MaxEjected: must be from 0 to 100, got 101",
+			"pool: Option: must not be nil",
+		}},
+		"nil": {members: names("a"), opts: []pool.Option{pool.WithRand(nil), pool.WithClock(nil), pool.WithClock((*clock.Mock)(nil)), pool.PerMember[string](nil), pool.WithBreaker(nil)}, want: []string{
+			"pool: Rand: must not be nil",
+			"pool: Clock: must not be nil",
+			"pool: Clock: must not be nil",
+			"pool: PerMember: must not be nil",
+			"breaker: Option: must not be nil",
+		}},
+		"PerMember of another type": {members: names("a"), opts: []pool.Option{pool.PerMember(func(pool.Member[int]) []breaker.Option { return nil })}, want: []string{
+			"pool: PerMember: must take the pool's Member[string], got func(pool.Member[int]) []breaker.Option",
+		}},
+		"circuit options": {members: names("a"), opts: []pool.Option{pool.WithBreaker(breaker.WithFailureThreshold(-1), breaker.WithOpenTimeout(0))}, want: []string{
+			"breaker: FailureThreshold: must be from 1 to 2147483647, got -1",
+			"breaker: OpenTimeout: must be above 0 and at most 1281023h53m38.427387904s, got 0s",
+		}},
+		"what would be passed over": {members: names("a"), opts: []pool.Option{pool.WithBreaker(breaker.WithRetry(breaker.MaxRetries(1)),
+			breaker.WithResult(func(struct{}, error) breaker.Outcome { return 0 }), breaker.WithFallbackValue(struct{}{}))}, want: []string{
+			"breaker: Retry: is not an option of pool.WithBreaker",
+			"breaker: Result: is not an option of pool.WithBreaker",
+			"breaker: Fallback: is not an option of pool.WithBreaker",
+		}},
+		"group options": {members: names("a"), opts: []pool.Option{pool.WithBreaker(breaker.MaxKeys(3))}, want: []string{
+			`pool: member "a": breaker: MaxKeys: is not an option of New`,
+		}},
+		"a member's own options": {members: names("a", "b"), opts: []pool.Option{pool.PerMember(func(m pool.Member[string]) []breaker.Option {
+			if m.Name == "a" {
+				return []breaker.Option{breaker.WithRetry(breaker.MaxRetries(1))}
+			}
+			return []breaker.Option{breaker.WithSuccessThreshold(0)}
+		})}, want: []string{
+			`breaker: Retry: is not an option of pool.PerMember("a")`,
+			`pool: member "b": breaker: SuccessThreshold: must be from 1 to 2147483647, got 0`,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := pool.New(tc.strategy, tc.members, tc.opts...)
+			assert.Nil(t, p)
+			require.Error(t, err)
+			for _, want := range tc.want {
+				assert.Contains(t, err.Error(), want)
+			}
+			assert.GreaterOrEqual(t, len(strings.Split(err.Error(), "\n")), len(tc.want))
+		})
+	}
+}
+
+func TestAClassifierIsNotRefused(t *testing.T) {
+	_, err := pool.New(pool.Failover, names("a"), pool.WithBreaker(breaker.WithClassifier(breaker.DefaultClassifier)))
+	require.NoError(t, err)
+}
+
+func TestOptionsReachTheCircuits(t *testing.T) {
+	given := breaker.Must(breaker.NewCircuit("given", breaker.WithFailureThreshold(9)))
+	asked := 0
+	p, err := pool.New(pool.Failover, []pool.Member[string]{{Name: "a", Priority: 1}, {Name: "b", Circuit: given}},
+		pool.WithBreaker(breaker.WithFailureThreshold(3)), pool.WithBreaker(breaker.WithSuccessThreshold(4)),
+		pool.PerMember(func(m pool.Member[string]) []breaker.Option {
+			asked++
+			return []breaker.Option{breaker.WithOpenTimeout(time.Minute)}
+		}))
+	require.NoError(t, err)
+	assert.Equal(t, 1, asked, "not for a given circuit")
+	c := p.Circuit("a").Config()
+	assert.Equal(t, "a", p.Circuit("a").Name())
+	assert.Equal(t, 3, c.FailureThreshold)
+	assert.Equal(t, 4, c.SuccessThreshold)
+	assert.Equal(t, time.Minute, c.OpenTimeout)
+	assert.Same(t, given, p.Circuit("b"))
+	assert.Nil(t, p.Circuit("given"), "by the member's name")
+}
+
+func TestTheClock(t *testing.T) {
+	for name, opts := range map[string]func(breaker.Clock) []pool.Option{
+		"of the pool":     func(c breaker.Clock) []pool.Option { return []pool.Option{pool.WithClock(c)} },
+		"of the circuits": func(c breaker.Clock) []pool.Option { return []pool.Option{pool.WithBreaker(breaker.WithClock(c))} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			clk := clock.NewMock()
+			p, err := pool.New(pool.Failover, names("a"), opts(clk)...)
+			require.NoError(t, err)
+			_, err = pool.Do(t.Context(), p, func(ctx context.Context, _ string) (int, error) {
+				clk.Add(5 * time.Second)
+				return 0, ctx.Err()
+			})
+			assert.Equal(t, pool.ErrLimit, err)
+			p.Circuit("a").Trip(nil)
+			clk.Add(30 * time.Second)
+			assert.Equal(t, breaker.HalfOpen, p.Circuit("a").State())
+		})
+	}
+}
+
+func TestAddAndRemove(t *testing.T) {
+	r := newRig(t, pool.RoundRobin, names("a", "b", "c"), r0)
+	a, b := r.p.Circuit("a"), r.p.Circuit("b")
+	r.open("b")
+	assert.False(t, r.p.Remove("x"))
+	assert.True(t, r.p.Remove("a"))
+	assert.False(t, r.p.Remove("a"))
+	assert.Nil(t, r.p.Circuit("a"))
+	assert.Same(t, b, r.p.Circuit("b"))
+	assert.Equal(t, breaker.Open, r.state("b"), "the others keep their state")
+	assert.Equal(t, map[string]int{"c": 4}, count(r.good(4)))
+
+	a.Trip(nil)
+	require.NoError(t, r.p.Add(pool.Member[string]{Name: "a", Value: "a", Circuit: a}))
+	assert.Equal(t, breaker.Open, r.state("a"), "the same circuit, the same state")
+	assert.Equal(t, map[string]int{"c": 4}, count(r.good(4)))
+	require.True(t, r.p.Remove("a"))
+	require.NoError(t, r.p.Add(pool.Member[string]{Name: "a", Value: "a"}))
+	assert.Equal(t, breaker.Closed, r.state("a"), "a new circuit")
+	assert.Equal(t, 3, r.p.Circuit("a").Config().FailureThreshold, "configured like the others")
+
+	err := r.p.Add(pool.Member[string]{Name: "a", Weight: -2})
+	require.Error(t, err)
+	assert.EqualError(t, err, "pool: Member.Weight: must be from 0 to 1000000, got -2\npool: Member.Name: must be unique in the pool, got \"a\" again")
+	require.ErrorContains(t, r.p.Add(pool.Member[string]{Name: "d", Circuit: b}), `got "b", which "b" has`)
+
+	for _, n := range []string{"a", "b", "c"} {
+		require.True(t, r.p.Remove(n))
+	}
+	_, err = r.do()
+	require.ErrorIs(t, err, breaker.ErrOpen)
+	assert.EqualError(t, err, "pool: no members")
+	require.NoError(t, r.p.Add(pool.Member[string]{Name: "z", Value: "z"}))
+	assert.Equal(t, []string{"z"}, r.good(1))
+}
+
+func TestCallsOnARemovedMemberSettle(t *testing.T) {
+	guard(t, func() {
+		r := newRig(t, pool.Failover, names("a", "b"), r0)
+		a := r.p.Circuit("a")
+		a.Trip(nil)
+		r.clk.Add(10 * time.Second)
+		g := r.gate()
+		assert.Equal(t, []string{"a"}, g.start(1))
+		require.True(t, r.p.Remove("a"))
+		assert.Equal(t, []string{"b"}, r.good(1))
+		by, errs := g.finish()
+		assert.Equal(t, []string{"a"}, by)
+		assert.Equal(t, []error{nil}, errs)
+		assert.Equal(t, breaker.Closed, a.State(), "the probe counted")
+		assert.Zero(t, a.Snapshot().InFlight)
+	})
+}
+
+func TestOnlyCircuitsOfItsOwnAreClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var checks atomic.Int64
+		check := breaker.WithHealthCheck(time.Second, func(context.Context) error {
+			checks.Add(1)
+			return errBoom
+		})
+		given := breaker.Must(breaker.NewCircuit("given", check))
+		p, err := pool.New(pool.Failover, []pool.Member[string]{{Name: "a", Circuit: given}, {Name: "b"}}, pool.WithBreaker(check))
+		require.NoError(t, err)
+		p.Circuit("a").Trip(nil)
+		p.Circuit("b").Trip(nil)
+		pass(3 * time.Second)
+		assert.EqualValues(t, 6, checks.Load())
+		require.True(t, p.Remove("a"))
+		require.NoError(t, p.Close())
+		pass(3 * time.Second)
+		assert.EqualValues(t, 9, checks.Load(), "the given one's go on")
+		_, err = pool.Do(t.Context(), p, func(context.Context, string) (int, error) { return 0, nil })
+		require.ErrorIs(t, err, breaker.ErrOpen, "calls go on as before")
+		require.NoError(t, given.Close())
+	})
+}
+
+func TestNewClosesWhatItMadeInVain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		snap := breaker.Snapshot{State: breaker.Open, Since: time.Now(), Until: time.Now().Add(30 * time.Second)}
+		_, err := pool.New(pool.Failover, names("a", "b"), pool.PerMember(func(m pool.Member[string]) []breaker.Option {
+			if m.Name == "a" { // open from the start, hence with a health check under way
+				return []breaker.Option{breaker.WithSnapshot(snap), breaker.WithHealthCheck(time.Second, ill)}
+			}
+			return []breaker.Option{breaker.WithFailureThreshold(0)}
+		}))
+		require.Error(t, err)
+	})
+}
+
+func TestPerMemberMayUseThePool(t *testing.T) {
+	guard(t, func() {
+		var p *pool.Pool[string]
+		p, err := pool.New(pool.Failover, names("a"), pool.PerMember(func(m pool.Member[string]) []breaker.Option {
+			if p != nil {
+				_ = p.Remove("a")
+			}
+			return nil
+		}))
+		require.NoError(t, err)
+		require.NoError(t, p.Add(pool.Member[string]{Name: "b"}))
+		assert.Nil(t, p.Circuit("a"))
+	})
+}
+
+func TestCircuitsSnapshotAndString(t *testing.T) {
+	given := breaker.Must(breaker.NewCircuit("circuit of a"))
+	r := newRig(t, pool.Failover, []pool.Member[string]{{Name: "b"}, {Name: "a", Priority: 3, Weight: 2, Circuit: given}, {Name: "c", Priority: -1}}, r0)
+	r.open("b")
+	var got []string
+	for n, c := range r.p.Circuits() {
+		assert.Equal(t, n, c.Name())
+		got = append(got, n)
+	}
+	assert.Equal(t, []string{"circuit of a", "b", "c"}, got)
+	for range r.p.Circuits() {
+		break
+	}
+	s := r.p.Snapshot()
+	assert.Equal(t, pool.Failover, s.Strategy)
+	require.Len(t, s.Members, 3)
+	assert.Equal(t, []bool{true, false, true}, []bool{s.Members[0].Ready, s.Members[1].Ready, s.Members[2].Ready})
+	assert.Equal(t, 2, s.Members[0].Weight)
+	assert.Equal(t, 1, s.Members[1].Weight)
+	assert.Equal(t, "circuit of a", s.Members[0].Circuit.Name)
+	assert.Equal(t, breaker.Open, s.Members[1].Circuit.State)
+	text, err := json.Marshal(s)
+	require.NoError(t, err)
+	assert.Contains(t, string(text), `{"strategy":"failover","members":[{"name":"a","priority":3,"weight":2,"ready":true,"circuit":{"name":"circuit of a","state":"closed"`)
+	assert.Equal(t, "failover pool of 3: a closed, b open, c closed", r.p.String())
+}
+
+func TestStrategyNames(t *testing.T) {
+	for s, want := range map[pool.Strategy]string{
+		pool.Failover: "failover", pool.RoundRobin: "round-robin", pool.WeightedRoundRobin: "weighted-round-robin", pool.Shuffle: "shuffle", 7: "Strategy(7)",
+	} {
+		assert.Equal(t, want, s.String())
+		text, err := s.MarshalText()
+		assert.Equal(t, s == 7, err != nil)
+		if s != 7 {
+			assert.Equal(t, want, string(text))
+		}
+	}
+	assert.Zero(t, pool.Failover)
+}
+
+func TestErrorsOfLimit(t *testing.T) {
+	assert.True(t, errors.Is(pool.ErrLimit, context.DeadlineExceeded))
+	assert.EqualError(t, pool.ErrLimit, "pool: the limit has passed: context deadline exceeded")
+}

@@ -1,0 +1,50 @@
+package pool
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/breakerkit/breaker"
+)
+
+// Snapshot is a pool at one time. Members are read one after the other. It marshals to JSON.
+type Snapshot struct {
+	Strategy Strategy         `json:"strategy"`
+	Members  []MemberSnapshot `json:"members"` // in the pool's order
+}
+
+// MemberSnapshot is one member of a Snapshot.
+type MemberSnapshot struct {
+	Name     string           `json:"name"`
+	Priority int              `json:"priority"`
+	Weight   int              `json:"weight"` // what is in force: 1 for 0
+	Ready    bool             `json:"ready"`  // it would be called if it were its turn
+	Circuit  breaker.Snapshot `json:"circuit"`
+}
+
+// Snapshot reads the pool. It changes nothing.
+func (p *Pool[E]) Snapshot() Snapshot {
+	r := p.load()
+	s := Snapshot{Strategy: r.strategy, Members: make([]MemberSnapshot, 0, len(r.slots))}
+	for i, m := range r.slots {
+		ready := m.circuit.Ready() || r.excess(i)
+		s.Members = append(s.Members, MemberSnapshot{m.name, m.priority, max(1, m.weight), ready, m.circuit.Snapshot()})
+	}
+	return s
+}
+
+// String is one line for people: the strategy, and each member with its circuit's state.
+func (p *Pool[E]) String() string {
+	if p == nil || p.roster.Load() == nil {
+		return "pool without New"
+	}
+	r := p.load()
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v pool of %d", r.strategy, len(r.slots))
+	sep := ": "
+	for _, s := range r.slots {
+		fmt.Fprintf(&b, "%s%s %v", sep, s.name, s.circuit.State())
+		sep = ", "
+	}
+	return b.String()
+}
