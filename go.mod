@@ -3,6 +3,7 @@ module github.com/breakerkit/breaker
 go 1.26.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/benbjohnson/clock v1.3.5
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/goleak v1.3.0
