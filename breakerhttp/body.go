@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"sync"
 
 	"github.com/breakerkit/breaker"
 )
@@ -15,14 +14,18 @@ import (
 // allocation that a request through a closed circuit adds.
 type body struct {
 	permit  breaker.Permit // a zero Permit where there is no circuit
-	settled sync.Once
 	circuit *breaker.Circuit
 	ctx     context.Context // the caller's
 	rc      io.ReadCloser
-	left    int64                   // of the Content-Length; -1: unknown
-	stop    func() bool             // of the watch on ctx
-	cancel  context.CancelCauseFunc // of the attempt's own context
-	keep    *recording              // what has been read, for the cache
+	left    int64   // of the Content-Length; -1: unknown
+	watch           // of ctx
+	more    *extras // nil: none
+}
+
+// extras is what only some attempts need.
+type extras struct {
+	cancel context.CancelCauseFunc // of the attempt's own context
+	keep   *recording              // what has been read, for the cache
 }
 
 // upgraded is the body of a 101: the connection itself.
@@ -53,17 +56,10 @@ func (b *body) attach(resp *http.Response) {
 	}
 }
 
-// watch settles b when the caller's context ends, even if nobody touches the body any more.
-func (b *body) watch() {
-	if b.ctx.Done() != nil {
-		b.stop = context.AfterFunc(b.ctx, b.callerEnded)
-	}
-}
-
 func (b *body) Read(p []byte) (n int, err error) {
 	n, err = b.rc.Read(p)
-	if b.keep != nil {
-		b.keep.add(p[:n])
+	if b.more != nil && b.more.keep != nil {
+		b.more.keep.add(p[:n])
 	}
 	if b.left > 0 {
 		b.left -= min(int64(n), b.left)
@@ -94,23 +90,23 @@ func (b *body) Close() error {
 // complete is the end of a body that was read to its end.
 func (b *body) complete() {
 	b.settle(breaker.Success, nil)
-	if b.stop != nil {
-		b.stop()
-	}
-	if b.keep != nil {
-		b.keep.complete()
-		b.keep = nil
+	b.unwatch()
+	if b.more != nil && b.more.keep != nil {
+		b.more.keep.complete()
+		b.more.keep = nil
 	}
 }
 
 // broken is the end of a body that could not be read to its end. The error says so if it was the caller's deadline.
 func (b *body) broken(err error) error {
-	b.keep = nil
+	if b.more != nil {
+		b.more.keep = nil
+	}
 	ended := b.ctx.Err()
 	if ended != nil {
 		b.callerEnded()
 	} else {
-		b.settle(b.judge(err), err)
+		b.settle(b.judge(err), withoutURL(err))
 	}
 	b.release()
 	if ended == context.DeadlineExceeded && !errors.Is(err, ended) {
@@ -138,24 +134,27 @@ func (b *body) judge(err error) breaker.Outcome {
 	return breaker.Failure
 }
 
-// settle ends the permit, once, and returns when that is done, by whomever: who has met the end of a body may rely on the
-// circuit knowing of it. A success on a closed circuit takes no lock.
+// settle ends the permit, once. A success on a closed circuit takes no lock.
 func (b *body) settle(o breaker.Outcome, cause error) {
-	b.settled.Do(func() {
-		if o == breaker.Success {
-			b.permit.Done(nil)
-			return
-		}
-		b.permit.Settle(o, cause)
-	})
+	if o == breaker.Success {
+		b.permit.Done(nil)
+		return
+	}
+	b.permit.Settle(o, cause)
 }
 
 // release lets go of what the attempt holds.
 func (b *body) release() {
-	if b.stop != nil {
-		b.stop()
+	b.unwatch()
+	if b.more != nil && b.more.cancel != nil {
+		b.more.cancel(nil)
 	}
-	if b.cancel != nil {
-		b.cancel(nil)
+}
+
+// extra is b's extras, made when they are first needed.
+func (b *body) extra() *extras {
+	if b.more == nil {
+		b.more = &extras{}
 	}
+	return b.more
 }

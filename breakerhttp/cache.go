@@ -57,7 +57,7 @@ func newResponseCache(d *cacheDraft, now func() time.Time) *responseCache {
 // show in the cache's keys.
 func (c *responseCache) keyOf(req *http.Request) string {
 	switch req.Method {
-	case "", http.MethodGet, http.MethodHead, http.MethodPost:
+	case "", http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch:
 	default:
 		return ""
 	}
@@ -201,6 +201,7 @@ func (r *recording) complete() {
 		return
 	}
 	r.hide(r.resp.Header)
+	r.resp.Header.Set(storedHeader, strconv.FormatInt(r.cache.now().Unix(), 10))
 	value := encode(&r.resp, r.body, r.method)
 	if r.cache.memory {
 		_ = r.cache.store.Set(r.ctx, r.key, value, r.started, r.ttl)
@@ -253,6 +254,20 @@ func (t *Transport) hideOwn(h http.Header) {
 
 // hopHeaders belong to a connection, not to an answer.
 var hopHeaders = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+// storedHeader says in a stored message when it was stored, in seconds since 1970.
+const storedHeader = "Breaker-Stored"
+
+// age is what the Age header of a stored answer has become, and no more than that: it was as old as it says when it came.
+func age(h http.Header, now time.Time) {
+	stored, err := strconv.ParseInt(h.Get(storedHeader), 10, 64)
+	h.Del(storedHeader)
+	if err != nil {
+		return
+	}
+	before, _ := seconds(h.Get("Age"))
+	h.Set("Age", strconv.FormatInt(int64(before/time.Second)+max(0, now.Unix()-stored), 10))
+}
 
 // encode writes an answer as an HTTP/1.1 message.
 func encode(resp *http.Response, body []byte, method string) []byte {
@@ -307,7 +322,11 @@ func (c *responseCache) get(x *exchange) *http.Response {
 	if err != nil || !ok {
 		return nil
 	}
-	return decode(value, x.req)
+	resp := decode(value, x.req)
+	if resp != nil {
+		age(resp.Header, c.now())
+	}
+	return resp
 }
 
 // found is what a cache said.

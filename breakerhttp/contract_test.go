@@ -2,11 +2,14 @@ package breakerhttp_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -183,18 +186,63 @@ func TestBasePanics(t *testing.T) {
 	require.Zero(t, snap.InFlight)
 }
 
-// Secrets never show in the names of circuits, or in errors of ours.
+// Credentials, queries and bodies never show: in the names of circuits, in errors, logs, states, hooks or debug headers,
+// whatever happens to a request.
 func TestSecretsStaySecret(t *testing.T) {
-	tr := transport(t, roundTripper(func(*http.Request) (*http.Response, error) { return answer(503, nil), nil }), r0(), quick(5))
-	_, _, err := get(t, tr, "http://user:hunter2@UP.example./p?key=hunter2#hunter2")
-	require.NoError(t, err)
-	_, _, err = get(t, tr, "http://user:hunter2@UP.example./p?key=hunter2#hunter2")
-	require.ErrorIs(t, err, breaker.ErrOpen)
-	var oe *breaker.OpenError
-	require.ErrorAs(t, err, &oe)
-	require.NotContains(t, fmt.Sprintf("%v %v", err, oe.Cause), "hunter2")
-	for name := range tr.Circuits() {
-		require.Equal(t, "http://up.example", name)
+	var shown strings.Builder
+	e := &events{}
+	tr := transport(t, roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.Body != nil {
+			_ = r.Body.Close()
+		}
+		if r.URL.Path == "/err" { // as a base that is an http.Client fails
+			return nil, &url.Error{Op: "Get", URL: r.URL.String(), Err: errBoom}
+		}
+		if r.URL.Path == "/broken" {
+			return answer(200, io.NopCloser(readerFunc(func([]byte) (int, error) {
+				return 0, &url.Error{Op: "Get", URL: r.URL.String(), Err: errBoom}
+			}))), nil
+		}
+		return answer(503, nil, "X-Api-Key", "hunter2"), nil
+	}), r0(e.hooks(), breaker.WithLogger(slog.New(slog.NewTextHandler(&shown, &slog.HandlerOptions{Level: slog.LevelDebug}))),
+		breaker.WithHooks(breaker.Hooks{StateChange: func(t breaker.Transition) { fmt.Fprintln(&shown, t.Name, t.Cause) }})),
+		quick(1), breakerhttp.RetryUnsafe(), breakerhttp.WithFailover("http://me:hunter2@other.example"),
+		breakerhttp.WithResponseCache(nil, time.Minute, "Authorization"), breakerhttp.WithDebugHeaders(""), breakerhttp.WithRescueHeader(""))
+	for _, path := range []string{"/status", "/err", "/broken", "/status", "/status"} {
+		req := request(t, http.MethodPost, "http://user:hunter2@UP.example."+path+"?key=hunter2#hunter2", strings.NewReader("hunter2"))
+		req.Header.Set("Authorization", "Bearer hunter2")
+		resp, err := tr.RoundTrip(req)
+		var oe *breaker.OpenError
+		if errors.As(err, &oe) {
+			fmt.Fprintln(&shown, oe.Error(), oe.Cause)
+		}
+		if err != nil {
+			continue
+		}
+		for name, v := range resp.Header {
+			if strings.HasPrefix(name, "X-Breaker-") || name == "X-Rescued" {
+				fmt.Fprintln(&shown, name, v)
+			}
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		require.NoError(t, resp.Body.Close())
+		circuit(t, tr, "http://up.example").Reset()
+	}
+	for range 3 { // and now it opens
+		_, _, _ = get(t, tr, "http://user:hunter2@up.example/err?key=hunter2")
+	}
+	names := map[string]bool{}
+	for name, c := range tr.Circuits() {
+		names[name] = true
+		snap, err := json.Marshal(c.Snapshot())
+		require.NoError(t, err)
+		shown.Write(snap)
+	}
+	e.locked(func() { fmt.Fprintf(&shown, "%+v %+v %+v %+v", e.calls, e.retries, e.rescues, e.errs) })
+	require.NotContains(t, shown.String(), "hunter2")
+	require.Equal(t, map[string]bool{"http://up.example": true, "http://other.example": true}, names)
+	for _, part := range []string{"to=open", "X-Breaker-Provider", "status 503", "boom"} {
+		require.Contains(t, shown.String(), part, "it shows what it should")
 	}
 }
 

@@ -19,9 +19,11 @@
 //
 // A Failure and an Ignored outcome are settled when the headers have come. A Success is settled at the end of the body:
 // at its EOF, at its full Content-Length, when the caller closes it or cancels. Until then the request is in flight. An
-// error while the body is read is a Failure, and so is the caller's deadline. A body that is never closed holds a probe's
-// slot until the lease ends, and otherwise stays in flight until the request's context ends. [SettleAtHeaders] changes
-// all this to the headers alone.
+// error while the body is read is a Failure, and so is the caller's deadline. A body that is neither read to its end nor
+// closed stays in flight until the request's context ends, and holds a probe's slot no longer than the lease. That the
+// context has ended is seen when more requests come, when one would be rejected for it, and by [Transport.Circuits] and
+// [Transport.Circuit]: a Circuit that one kept may show such a body for a little longer. [SettleAtHeaders] changes all
+// this to the headers alone.
 //
 // # Circuits
 //

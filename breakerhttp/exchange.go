@@ -173,7 +173,7 @@ func (x *exchange) attempt(g target, sameHost bool) (a attempt) {
 		if err := x.ctx.Err(); err != nil {
 			return attempt{err: err}
 		}
-	} else if err := g.circuit.AcquireInto(x.ctx, &b.permit); err != nil {
+	} else if err := x.t.acquire(b); err != nil {
 		return attempt{err: err}
 	}
 	req := x.prepare(b, g, &a)
@@ -184,9 +184,9 @@ func (x *exchange) attempt(g target, sameHost bool) (a attempt) {
 		x.drop()
 	}
 	if x.key != "" && g.to == nil {
-		b.keep = x.memory.record(x, b.circuit)
+		b.extra().keep = x.memory.record(x, b.circuit)
 	}
-	a = x.t.send(b, req, g.limit)
+	x.t.send(b, req, g.limit, &a)
 	if a.resp != nil && g.to == nil {
 		a.resp.Request = x.req
 	}
@@ -204,7 +204,7 @@ func (x *exchange) prepare(b *body, g target, a *attempt) (req *http.Request) {
 	}()
 	ctx := x.ctx
 	if g.limit > 0 {
-		ctx, b.cancel = context.WithCancelCause(ctx)
+		ctx, b.extra().cancel = context.WithCancelCause(ctx)
 	}
 	r, err := x.replay.next(ctx)
 	if err != nil {
@@ -253,7 +253,7 @@ func (x *exchange) otherAnswers(to *url.URL) bool {
 	a := x.attempt(g, same)
 	answered := a.sent && a.err == nil && a.outcome != breaker.Failure
 	if !answered {
-		x.rescued(breaker.RescueFailover, cause, a.problem())
+		x.rescued(breaker.RescueFailover, cause, withoutURL(a.problem()))
 		if a.sent && same { // the host's own answer had to make room for this one
 			x.last = a
 			return false

@@ -25,15 +25,7 @@ func (t *Transport) keyElsewhere(req *http.Request, to *url.URL) string {
 func redirected(req *http.Request, to *url.URL) *http.Request {
 	r := req.WithContext(req.Context())
 	r.Header = req.Header.Clone()
-	u := *req.URL
-	u.Scheme, u.Host, u.User, u.Opaque = to.Scheme, to.Host, nil, ""
-	if prefix := strings.TrimSuffix(to.Path, "/"); prefix != "" {
-		u.Path = prefix + rooted(req.URL.Path)
-		if u.RawPath != "" || to.RawPath != "" {
-			u.RawPath = strings.TrimSuffix(to.EscapedPath(), "/") + rooted(req.URL.EscapedPath())
-		}
-	}
-	r.URL, r.Host = &u, to.Host
+	r.URL, r.Host = elsewhere(req.URL, to), to.Host
 	if originOf(to) != originOf(req.URL) {
 		for _, h := range credentialHeaders {
 			r.Header.Del(h)
@@ -47,6 +39,34 @@ func redirected(req *http.Request, to *url.URL) *http.Request {
 		r.SetBasicAuth(to.User.Username(), password)
 	}
 	return r
+}
+
+// elsewhere is the URL u at another host.
+func elsewhere(u, to *url.URL) *url.URL {
+	there := *u
+	there.Scheme, there.Host, there.User, there.Opaque = to.Scheme, to.Host, nil, ""
+	if u.Opaque != "" {
+		there.Path, there.RawPath = opaquePath(u.Opaque)
+	}
+	if prefix := strings.TrimSuffix(to.Path, "/"); prefix != "" {
+		if there.RawPath != "" || to.RawPath != "" {
+			there.RawPath = strings.TrimSuffix(to.EscapedPath(), "/") + rooted(there.EscapedPath())
+		}
+		there.Path = prefix + rooted(there.Path)
+	}
+	return &there
+}
+
+// opaquePath is the path in an Opaque, which stands for it in a spelling of the caller's own, with the host or without.
+func opaquePath(s string) (path, raw string) {
+	if rest, ok := strings.CutPrefix(s, "//"); ok {
+		_, s, _ = strings.Cut(rest, "/")
+	}
+	s = rooted(s)
+	if path, err := url.PathUnescape(s); err == nil {
+		return path, s
+	}
+	return s, ""
 }
 
 func rooted(path string) string {

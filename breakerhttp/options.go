@@ -151,12 +151,15 @@ func RetryUnsafe() Option {
 }
 
 // WithFailover names where else to send a request that the circuit has rejected or whose retries have failed, in this
-// order, once each. A URL is scheme, host and optionally a path, which is put in front of the request's. A request that
-// has been sent goes elsewhere only if it may be repeated; one that was rejected always may.
+// order, once each. A URL is scheme, host and optionally a path, which is put in front of the request's path; the query
+// is the request's. With https://backup.example/v2, a request for https://api.example/rates?base=EUR goes to
+// https://backup.example/v2/rates?base=EUR. A request that has been sent goes elsewhere only if it may be repeated (see
+// [WithRetry]); one that was rejected always may.
 //
-// The Host becomes the other's, and its circuit is asked. Unless it is the same origin, headers that carry credentials
-// are dropped: Authorization, Cookie and their like, and API keys under their usual names. What the other host needs, its
-// URL may bring as user and password, or the base RoundTripper add.
+// The Host header becomes the other's, and the other's circuit is asked. Unless it is the same origin, headers that carry
+// credentials are dropped: Authorization, Cookie and their like, and API keys under their usual names. Keys in the query
+// are not: they go along. What the other host needs, its URL may bring as user and password, or the base RoundTripper
+// add. The answer comes as the other host gives it, and its Request is the one that was sent there.
 func WithFailover(urls ...string) Option {
 	return option{"WithFailover", forTransport, func(d *draft) {
 		for i, s := range urls {
@@ -173,10 +176,11 @@ func WithFailover(urls ...string) Option {
 // WithResponseCache remembers good answers for ttl and gives them where the circuit has rejected the request or the
 // retries and failovers have failed; never otherwise. A nil cache is memory of 1,024 answers and 64 MiB at most.
 //
-// Answers are kept by method, URL, the request's headers named here, and the body's hash; the method is GET, HEAD or
-// POST. Only complete answers with status 200, 203 or 204 of up to 1 MiB are kept. Never kept: answers with Set-Cookie,
+// Answers are kept by method, URL, the request's headers named here, and the body's hash; the method is GET, HEAD, POST,
+// PUT or PATCH, the last three with a body that can be sent again (GetBody) and has 1 MiB at most. Only complete answers with status 200, 203 or 204 of up to 1 MiB are kept. Never kept: answers with Set-Cookie,
 // with Cache-Control no-store or private, or with a Vary on a header not named here; requests with Cache-Control no-store, a Range,
-// or credentials (Authorization, Cookie, API keys) in a header not named here. A POST is kept too: use it for what reads.
+// or credentials (Authorization, Cookie, API keys) in a header not named here. An answer from the cache has an Age. It
+// says nothing of the request that it answers: that one may have done nothing. Mind that with methods that write.
 func WithResponseCache(cache breaker.Cache[[]byte], ttl time.Duration, headers ...string) Option {
 	return option{"WithResponseCache", forTransport, func(d *draft) {
 		if ttl <= 0 {

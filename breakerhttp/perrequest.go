@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/breakerkit/breaker"
@@ -26,6 +27,10 @@ type perRequest struct {
 
 type perRequestKey struct{}
 
+// perRequestUsed is set once there is a context with options: looking for some in a context that has many values takes
+// as long as all else that a circuit does.
+var perRequestUsed atomic.Bool
+
 // PerRequest returns a context that carries options for the requests made with it. They go on top of those that ctx has
 // already. What is wrong with them is the error of the request.
 func PerRequest(ctx context.Context, opts ...RequestOption) context.Context {
@@ -40,6 +45,7 @@ func PerRequest(ctx context.Context, opts ...RequestOption) context.Context {
 			o(&p)
 		}
 	}
+	perRequestUsed.Store(true)
 	return context.WithValue(ctx, perRequestKey{}, &p)
 }
 
@@ -81,7 +87,8 @@ func Cache(ttl time.Duration) RequestOption {
 	}
 }
 
-// Failover names where else to send the request, instead of what [WithFailover] names. Given several times, it adds up.
+// Failover names where else to send the request, instead of what [WithFailover] names, and in the same way: the URL's path
+// is put in front of the request's. Given several times, it adds up.
 func Failover(to string) RequestOption {
 	return func(p *perRequest) {
 		u, err := parseTarget(to)

@@ -218,6 +218,85 @@ func TestCacheRescue(t *testing.T) {
 	require.Equal(t, 503, code, "too old")
 }
 
+// BC-106: an answer from before says how old it is.
+func TestCachedAnswersHaveAnAge(t *testing.T) {
+	clk := clock.NewMock()
+	for came, want := range map[string]string{"": "30", "12": "42", "nonsense": "30"} {
+		down := false
+		tr := transport(t, roundTripper(func(*http.Request) (*http.Response, error) {
+			if down {
+				return nil, errBoom
+			}
+			return answer(200, nil, "Age", came, "Breaker-Stored", "forged"), nil
+		}), breakerhttp.WithBreaker(breaker.WithClock(clk)), breakerhttp.WithResponseCache(nil, time.Minute))
+		_, _, err := get(t, tr, "http://up.example")
+		require.NoError(t, err)
+		clk.Add(30 * time.Second)
+		down = true
+		resp, err := tr.RoundTrip(request(t, http.MethodGet, "http://up.example", nil))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, want, resp.Header.Get("Age"))
+		require.Empty(t, resp.Header.Get("Breaker-Stored"))
+	}
+}
+
+// Where a request goes at another host: its own path and query behind the failover's path, in the spelling that it has.
+func TestFailoverURLs(t *testing.T) {
+	for _, c := range []struct{ from, to, want string }{
+		{"http://up.example", "https://b.example", "https://b.example"},
+		{"http://up.example/", "https://b.example/", "https://b.example/"},
+		{"http://up.example/a/b?x=1&y=%2F#f", "https://b.example:8443", "https://b.example:8443/a/b?x=1&y=%2F#f"},
+		{"http://up.example/a", "https://b.example/v2", "https://b.example/v2/a"},
+		{"http://up.example/a/", "https://b.example/v2/", "https://b.example/v2/a/"},
+		{"http://up.example", "https://b.example/v2/", "https://b.example/v2"},
+		{"http://up.example?x=1", "https://b.example/v2", "https://b.example/v2?x=1"},
+		{"http://up.example/a%2Fb", "https://b.example/v%2F2", "https://b.example/v%2F2/a%2Fb"},
+		{"http://me:pw@up.example/a", "https://b.example", "https://b.example/a"},
+		{"http://up.example/a", "https://me:pw@b.example", "https://b.example/a"},
+		{"opaque //up.example/a%2fb", "https://b.example/v2", "https://b.example/v2/a%2fb"},
+		{"opaque /a%2fb", "https://b.example", "https://b.example/a%2fb"},
+	} {
+		t.Run(c.from+" "+c.to, func(t *testing.T) {
+			var got *http.Request
+			tr := transport(t, roundTripper(func(r *http.Request) (*http.Response, error) {
+				if r.URL.Host == "up.example" {
+					return nil, errBoom
+				}
+				got = r
+				resp := answer(200, nil)
+				resp.Request = r // as net/http does
+				return resp, nil
+			}), breakerhttp.WithFailover(c.to))
+			req := request(t, http.MethodGet, c.from, nil)
+			if opaque, ok := strings.CutPrefix(c.from, "opaque "); ok {
+				req = request(t, http.MethodGet, "http://up.example", nil)
+				req.URL.Opaque = opaque
+			}
+			req.Host = "virtual.example"
+			resp, err := tr.RoundTrip(req)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, c.want, got.URL.String())
+			require.Equal(t, got.URL.Host, got.Host)
+			require.Same(t, got, resp.Request, "it says where the answer comes from")
+			ok, _, _ := totals(t, tr, c.want)
+			require.EqualValues(t, 1, ok, "the other host's circuit is told")
+		})
+	}
+}
+
+// A rejected request asks the circuit of the other host, too.
+func TestFailoverPassesTheOtherCircuit(t *testing.T) {
+	never := roundTripper(func(*http.Request) (*http.Response, error) { panic("must not be called") })
+	tr := transport(t, never, r0(), breakerhttp.WithFailover("http://b.example"))
+	open(t, tr, "http://up.example")
+	open(t, tr, "http://b.example")
+	_, _, err := get(t, tr, "http://up.example")
+	require.ErrorIs(t, err, breaker.ErrOpen)
+	require.EqualValues(t, 1, circuit(t, tr, "http://b.example").Snapshot().Totals.Rejected)
+}
+
 // What is never kept, and what is.
 func TestWhatIsCached(t *testing.T) {
 	type change struct {
@@ -253,7 +332,10 @@ func TestWhatIsCached(t *testing.T) {
 		"vary on all":       {change: change{resp: []string{"Vary", "*"}}},
 		"partial":           {change: change{code: 206}},
 		"redirect":          {change: change{code: 302}},
-		"PUT":               {change: change{req: func(r *http.Request) { r.Method = "PUT" }}},
+		"PUT":               {kept: true, change: change{req: func(r *http.Request) { *r = *withBody("PUT") }}},
+		"PATCH":             {kept: true, change: change{req: func(r *http.Request) { *r = *withBody("PATCH") }}},
+		"unreplayable PUT":  {change: change{req: func(r *http.Request) { *r = *withBody("PUT"); r.GetBody = nil }}},
+		"PATCH, no length":  {change: change{req: func(r *http.Request) { *r = *withBody("PATCH"); r.ContentLength = -1 }}},
 		"DELETE":            {change: change{req: func(r *http.Request) { r.Method = "DELETE" }}},
 		"closed early":      {change: change{unread: true}},
 		"broken":            {change: change{body: func() io.ReadCloser { return io.NopCloser(readerFunc(func([]byte) (int, error) { return 0, errBoom })) }}},
@@ -301,6 +383,14 @@ func TestWhatIsCached(t *testing.T) {
 	}
 }
 
+func withBody(method string) *http.Request {
+	r, err := http.NewRequest(method, "http://up.example/x", strings.NewReader("body"))
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
 func bigRequest() *http.Request {
 	r, err := http.NewRequest(http.MethodPost, "http://up.example/x", strings.NewReader(strings.Repeat("x", 1<<20+1)))
 	if err != nil {
@@ -320,6 +410,9 @@ func TestCacheKey(t *testing.T) {
 		func() *http.Request { return request(t, "GET", "http://up.example/a?x=1", nil) },
 		func() *http.Request { return request(t, "POST", "http://up.example/a", strings.NewReader("1")) },
 		func() *http.Request { return request(t, "POST", "http://up.example/a", strings.NewReader("2")) },
+		func() *http.Request { return request(t, "PUT", "http://up.example/a", strings.NewReader("1")) },
+		func() *http.Request { return request(t, "PUT", "http://up.example/a", strings.NewReader("2")) },
+		func() *http.Request { return request(t, "PATCH", "http://up.example/a", strings.NewReader("1")) },
 		func() *http.Request {
 			r := request(t, "GET", "http://up.example/a", nil)
 			r.Header.Set("X-Tenant", "1")

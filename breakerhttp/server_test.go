@@ -266,6 +266,25 @@ func TestHealthCheckOffersAProbe(t *testing.T) {
 	require.Equal(t, breaker.Closed, state(t, tr, up.URL))
 }
 
+// A check of a host that hangs has 5s.
+func TestHealthCheckLimit(t *testing.T) {
+	started, ended := make(chan struct{}, 1), make(chan struct{}, 1)
+	up := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		started <- struct{}{}
+		<-r.Context().Done()
+		ended <- struct{}{}
+	})
+	clk := newFakeClock()
+	tr := transport(t, nil, breakerhttp.WithBreaker(breaker.WithClock(clk), breaker.WithOpenTimeout(time.Hour),
+		breaker.WithHealthCheck(10*time.Second, breakerhttp.CheckHTTP(up.URL))))
+	open(t, tr, up.URL)
+	clk.pass(t, 10*time.Second)
+	guard(t, func() { <-started })
+	clk.pass(t, 5*time.Second)
+	guard(t, func() { <-ended })
+	require.Equal(t, breaker.Open, state(t, tr, up.URL))
+}
+
 // A hang of the host is bounded by the check's context, whatever the check.
 func TestHealthChecksEndWithTheirContext(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -41,6 +41,7 @@ type Transport struct {
 	clock      breaker.Clock // nil: the time package
 	key        func(*http.Request) string
 	keys       keyCache
+	waiting    waiting
 	classifier func(*http.Request, *http.Response, error) breaker.Outcome
 	retryOpts  []breaker.RetryOption
 	retry      breaker.RetryPolicy
@@ -112,12 +113,18 @@ func (t *Transport) now() time.Time {
 }
 
 // Circuits yields the keys and circuits that there are: a Transport is a breaker.Source.
-func (t *Transport) Circuits() iter.Seq2[string, *breaker.Circuit] { return t.group.Circuits() }
+func (t *Transport) Circuits() iter.Seq2[string, *breaker.Circuit] {
+	return func(yield func(string, *breaker.Circuit) bool) {
+		t.waiting.look((*body).startWatch)
+		t.group.Circuits()(yield)
+	}
+}
 
 // Circuit returns the circuit of a key if there is one; it makes none. A key is an origin, such as https://example.com or
 // http://10.0.0.7:8080, or what WithKey returned. Any URL of the origin will do, and a host alone where only one scheme
 // is in use.
 func (t *Transport) Circuit(key string) (*breaker.Circuit, bool) {
+	t.waiting.look((*body).startWatch)
 	if b, ok := t.group.Lookup(key); ok {
 		return b.Circuit(), true
 	}
@@ -155,7 +162,10 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		closeBody(req)
 		return nil, errNoURL
 	}
-	own := perRequestOf(req.Context())
+	var own *perRequest
+	if perRequestUsed.Load() {
+		own = perRequestOf(req.Context())
+	}
 	if own == nil && t.plain {
 		return t.once(req)
 	}
@@ -176,25 +186,42 @@ func (t *Transport) once(req *http.Request) (*http.Response, error) {
 		}
 	}()
 	br := t.group.Get(t.keyOf(req))
-	ctx, limit := req.Context(), br.Timeout()
-	b := &body{circuit: br.Circuit(), ctx: ctx}
-	if err := b.circuit.AcquireInto(ctx, &b.permit); err != nil {
+	b := &body{circuit: br.Circuit(), ctx: req.Context()}
+	if err := t.acquire(b); err != nil {
 		if t.asResponse && rejection(err) {
 			return unavailable(req, err), nil
 		}
 		return nil, err
 	}
 	sent = true
+	var a attempt
+	limit := br.Timeout()
 	if limit == 0 {
-		a := t.send(b, req, 0)
+		t.send(b, req, 0, &a)
 		return a.resp, a.err
 	}
-	ctx, b.cancel = context.WithCancelCause(ctx)
-	a := t.send(b, req.WithContext(ctx), limit)
+	ctx, cancel := context.WithCancelCause(b.ctx)
+	b.extra().cancel = cancel
+	t.send(b, req.WithContext(ctx), limit, &a)
 	if a.resp != nil {
 		a.resp.Request = req
 	}
 	return a.resp, a.err
+}
+
+// acquire asks b's circuit to admit it. What is held by the body of a caller who has gone is free.
+func (t *Transport) acquire(b *body) error {
+	err := b.circuit.AcquireInto(b.ctx, &b.permit)
+	if err != nil && full(err) && t.waiting.look((*body).endNow) {
+		err = b.circuit.AcquireInto(b.ctx, &b.permit)
+	}
+	return err
+}
+
+// full reports whether a rejection is due to other calls that have not ended.
+func full(err error) bool {
+	open, ok := err.(*breaker.OpenError)
+	return ok && open.State == breaker.HalfOpen || err == breaker.ErrTooManyInFlight
 }
 
 // attempt is what came of one.
@@ -207,7 +234,7 @@ type attempt struct {
 }
 
 // send makes an admitted attempt, and settles it or leaves that to the response's body.
-func (t *Transport) send(b *body, req *http.Request, limit time.Duration) (a attempt) {
+func (t *Transport) send(b *body, req *http.Request, limit time.Duration, a *attempt) {
 	done := false
 	defer func() {
 		if !done {
@@ -221,24 +248,35 @@ func (t *Transport) send(b *body, req *http.Request, limit time.Duration) (a att
 	a.sent = true
 	var late bool
 	if limit > 0 {
-		timer := startTimer(t.clock, limit, func() { b.cancel(errTimeout) })
+		timer := startTimer(t.clock, limit, func() { b.more.cancel(errTimeout) })
 		a.resp, a.err = t.base.RoundTrip(req)
 		late = !timer.stop()
-	} else {
-		a.resp, a.err = t.base.RoundTrip(req)
+	} else if a.resp, a.err = t.base.RoundTrip(req); a.err == nil && t.streams(b, req, a.resp) {
+		b.attach(a.resp)
+		t.waiting.add(b)
+		done = true
+		return
 	}
 	a.check(b.ctx, late)
 	late = late && a.err == errTimeout
-	a.outcome, a.cause = t.judge(b, req, &a, late)
-	b.conclude(&a, req, t.atHeaders)
+	a.outcome, a.cause = t.judge(b, req, a, late)
+	t.conclude(b, a, req)
 	done = true
-	return a
+}
+
+// streams reports whether an answer is the common one: a success whose body is to settle it, and nothing else to do.
+func (t *Transport) streams(b *body, req *http.Request, resp *http.Response) bool {
+	return resp != nil && resp.Body != nil && resp.StatusCode < 400 && hasBody(req, resp) &&
+		t.classifier == nil && !t.atHeaders && b.circuit != nil && b.more == nil
 }
 
 // check makes the base's answer one that keeps the contract: a response with a body, or an error.
 func (a *attempt) check(caller context.Context, late bool) {
 	if a.resp != nil && a.resp.Body == nil {
 		a.resp.Body = http.NoBody
+	}
+	if a.resp != nil && a.err == nil && !late {
+		return
 	}
 	switch ended := caller.Err(); {
 	case late && ended == nil:
@@ -264,7 +302,7 @@ func (a *attempt) refuse(err error) {
 func (t *Transport) judge(b *body, req *http.Request, a *attempt, late bool) (o breaker.Outcome, cause error) {
 	switch {
 	case a.err != nil:
-		o, cause = t.judgeError(b, req, a.err, late), a.err
+		o, cause = t.judgeError(b, req, a.err, late), withoutURL(a.err)
 	case t.classifier != nil:
 		o = valid(t.classifier(req, a.resp, nil))
 	default:
@@ -277,6 +315,15 @@ func (t *Transport) judge(b *body, req *http.Request, a *attempt, late bool) (o 
 		cause = newStatusError(a.resp, t.now)
 	}
 	return o, cause
+}
+
+// withoutURL is an error for logs, hooks and states: one that a client further in has put the request's URL around, and
+// with it the query, is bared of it.
+func withoutURL(err error) error {
+	if u, ok := err.(*url.Error); ok && u.Err != nil {
+		return u.Err
+	}
+	return err
 }
 
 func (t *Transport) judgeError(b *body, req *http.Request, err error, late bool) breaker.Outcome {
@@ -336,26 +383,28 @@ func callerEnd(req *http.Request, ctx context.Context) error {
 }
 
 // conclude settles an attempt at its headers, or has the body do it.
-func (b *body) conclude(a *attempt, req *http.Request, atHeaders bool) {
-	if b.keep != nil && (a.outcome != breaker.Success || a.err != nil || !b.keep.accept(a.resp)) {
-		b.keep = nil
+func (t *Transport) conclude(b *body, a *attempt, req *http.Request) {
+	if b.more != nil && b.more.keep != nil && (a.outcome != breaker.Success || a.err != nil || !b.more.keep.accept(a.resp)) {
+		b.more.keep = nil
 	}
 	streams := a.err == nil && hasBody(req, a.resp)
-	if a.outcome == breaker.Success && streams && !atHeaders && b.circuit != nil {
+	if a.outcome == breaker.Success && streams && !t.atHeaders && b.circuit != nil {
 		b.attach(a.resp)
-		b.watch()
+		t.waiting.add(b)
 		return
 	}
 	b.settle(a.outcome, a.cause)
-	switch {
-	case streams && (b.cancel != nil || b.keep != nil):
-		b.attach(a.resp)
-	case b.keep != nil:
-		b.complete()
-		fallthrough
-	default:
-		b.release()
+	if b.more == nil {
+		return
 	}
+	if streams && (b.more.cancel != nil || b.more.keep != nil) {
+		b.attach(a.resp)
+		return
+	}
+	if b.more.keep != nil {
+		b.complete()
+	}
+	b.release()
 }
 
 // hasBody reports whether there is anything to read.

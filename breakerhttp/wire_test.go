@@ -215,6 +215,94 @@ func TestResetBeforeHeaders(t *testing.T) {
 	require.EqualValues(t, 2, failed)
 }
 
+// A name that does not resolve is a Failure: for good, or for now, or because the resolver is too slow.
+func TestNameErrors(t *testing.T) {
+	dead := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errBoom }}
+	for name, dial := range map[string]func(context.Context, string, string) (net.Conn, error){
+		"no resolver": (&net.Dialer{Resolver: dead}).DialContext,
+		"no such host": func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "up.example", IsNotFound: true}}
+		},
+		"timeout": func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "i/o timeout", Name: "up.example", IsTimeout: true}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rt := base(t)
+			rt.DialContext = dial
+			tr := transport(t, rt, r0())
+			for range 3 {
+				req, made, closed := watchedRequest(t, http.MethodPut, "http://up.example", "hello")
+				_, _, err := send(t, tr, req)
+				var dns *net.DNSError
+				require.ErrorAs(t, err, &dns)
+				eventually(t, "body closed", func() bool { return made.Load() == closed.Load() })
+			}
+			require.Equal(t, breaker.Open, state(t, tr, "up.example"))
+		})
+	}
+}
+
+// connectProxy makes tunnels, or answers with a status; it counts the tunnels.
+func connectProxy(t *testing.T, status *atomic.Int64) (proxy *host) {
+	return serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if code := status.Load(); code != 200 || r.Method != http.MethodConnect {
+			http.Error(w, "no tunnel", int(code))
+			return
+		}
+		there, err := net.Dial("tcp", r.Host)
+		if err != nil {
+			return
+		}
+		w.WriteHeader(200)
+		here, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			_ = there.Close()
+			return
+		}
+		go func() {
+			_, _ = io.Copy(there, here)
+			_ = there.Close()
+		}()
+		_, _ = io.Copy(here, there)
+		_ = here.Close()
+	})
+}
+
+// Through a proxy the circuit is still the target's: a tunnel that the proxy refuses counts there.
+func TestConnectProxy(t *testing.T) {
+	up := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }))
+	defer up.Close()
+	var status atomic.Int64
+	status.Store(200)
+	proxy := connectProxy(t, &status)
+	u, err := url.Parse(strings.Replace(proxy.URL, "http://", "http://me:hunter2@", 1))
+	require.NoError(t, err)
+	rt := up.Client().Transport.(*http.Transport).Clone()
+	rt.Proxy = http.ProxyURL(u)
+	defer rt.CloseIdleConnections()
+	tr := transport(t, rt, r0())
+	for range 3 {
+		code, body, err := send(t, tr, request(t, http.MethodPut, up.URL, strings.NewReader("hello")))
+		require.NoError(t, err)
+		require.Equal(t, 200, code)
+		require.Equal(t, "hello", body)
+	}
+	require.EqualValues(t, 1, proxy.hits.Load(), "one tunnel for all")
+	rt.CloseIdleConnections()
+	status.Store(502)
+	for range 3 {
+		_, _, err := get(t, tr, up.URL)
+		require.ErrorContains(t, err, "Bad Gateway")
+	}
+	require.Equal(t, breaker.Open, state(t, tr, up.URL))
+	for name, c := range tr.Circuits() {
+		require.Equal(t, up.URL, name)
+		require.NotContains(t, c.Snapshot().LastFailure, "hunter2")
+	}
+	require.EqualValues(t, 4, proxy.hits.Load())
+}
+
 // proxy is a reverse proxy in front of target that goes through tr.
 func proxy(t *testing.T, tr http.RoundTripper, target string) *httptest.Server {
 	u, err := url.Parse(target)

@@ -46,7 +46,7 @@ const (
 )
 
 // gates are all that the numbers must hold, and what they aim at.
-var gates = []gate{
+var gates = append([]gate{
 	{must, key{success.name, consecutive}, one, 3, byDefer},
 	{must, key{success.name, nInTime}, one, 3, byDefer},
 	{must, key{success.name, countWindow}, one, 3, byDefer},
@@ -107,7 +107,7 @@ var gates = []gate{
 	{target, key{manyKeys.name, groupRow}, two, 180.0 / deferTwo, byDefer},
 	{target, key{growth.name, "breaker, LastCalls(1000000)"}, one, 1.5, bySmallWindow},
 	{target, key{growth.name, "breaker, Last(1h0m0s)"}, one, 1.5, byShortWindow},
-}
+}, httpGates...)
 
 // A verdict is one gate with the numbers of a run.
 type verdict struct {

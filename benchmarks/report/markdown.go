@@ -70,9 +70,12 @@ func tables(rows []row, sizes []size, r results, p plan) string {
 Shared by more goroutines, ns per call:
 
 %s
+HTTP to a server on the loopback interface, ns per request:
+
+%s
 One idle breaker, and all that one key of many needs besides its string:
 
-%s`, machine(p), warning(r), mainTable(rows, r), contentionTable(rows, r), sizeTable(sizes, r))
+%s`, machine(p), warning(r), mainTable(rows, r), contentionTable(rows, r), loopbackTable(r), sizeTable(sizes, r))
 }
 
 func mainTable(rows []row, r results) string {

@@ -71,6 +71,7 @@ func measure(rows []row, p plan, progress io.Writer) (results, error) {
 			return nil, err
 		}
 	}
+	subtract(rows, r)
 	return r, nil
 }
 
@@ -97,6 +98,7 @@ func measureInTurn(rows []row, p plan, r results, progress io.Writer) error {
 	}
 	for _, c := range contenders {
 		r.set(c.row.key(), metric(c.threads), median(c.samples))
+		r.setQuartiles(c)
 	}
 	return nil
 }

@@ -53,6 +53,7 @@ type row struct {
 	work  work
 	name  string
 	vs    string    // the row of ours, of the same work, that a peer's is compared with; empty for ours and for anchors
+	over  string    // the row of the same work that this one's numbers are on top of; empty for most
 	many  bool      // also measured with the goroutines of the contention table
 	setup func() op // makes a fresh breaker, in the state that the work asks for, and the op that uses it
 }
@@ -75,8 +76,9 @@ func allRows() []row {
 	var rows []row
 	for _, w := range []work{
 		anchors, success, tenth, growth, rejected, cycle, probing, twoStep, policies, oneRetry, oneKey, thousandKeys, manyKeys,
+		httpStub, httpLoopback,
 	} {
-		for _, source := range [][]row{anchorRows, ourRows, gobreakerRows, failsafeRows, otherRows, policyRows, keyedRows()} {
+		for _, source := range [][]row{anchorRows, ourRows, gobreakerRows, failsafeRows, otherRows, policyRows, keyedRows(), httpRows} {
 			for _, r := range source {
 				if r.work.name == w.name {
 					rows = append(rows, r)

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	demoScale    = 20 // the demo's time is shorter by this; its counts are the true ones
+	demoScale    = 10 // the demo's time is shorter by this; its counts are the true ones
 	demoPatience = 10 * time.Second
 )
 
@@ -157,9 +157,9 @@ func (p *player) rates(up *upstream) {
 	p.play(s, step{"all is well", 1, "200", "-", 1, breaker.Closed})
 	up.set(http.StatusInternalServerError)
 	for i := 1; i <= 4; i++ {
-		p.quiet(s, step{"failure", 1, "200", "cache", 1, breaker.Closed})
+		p.play(s, step{fmt.Sprintf("failure %d, covered by the cache", i), 1, "200", "cache", 1, breaker.Closed})
 	}
-	p.play(s, step{"after 4 failures that the cache covered, the 5th", 1, "200", "cache", 1, breaker.Open})
+	p.play(s, step{"failure 5 opens the circuit", 1, "200", "cache", 1, breaker.Open})
 	p.play(s, step{"open: the cache at once", 1, "200", "cache", 0, breaker.Open})
 }
 
@@ -209,19 +209,12 @@ func (p *player) begin(title string, s scene) {
 // play makes a step's requests at once, prints what came of them, and checks it.
 func (p *player) play(s scene, want step) {
 	before := s.up.count()
-	got := p.quiet(s, want)
-	after := s.up.count()
-	p.say("  %-50s %-9s  %-11s  +%d =%2d  %s", want.title, got.answer, got.rescued, after-before, after, got.state)
-}
-
-func (p *player) quiet(s scene, want step) step {
-	before := s.up.count()
 	got := want
 	got.answer, got.rescued = p.sendAll(s, want.n)
-	got.calls = s.up.count() - before
-	got.state = p.state(s.up)
+	after := s.up.count()
+	got.calls, got.state = after-before, p.state(s.up)
 	p.expect(want.title, fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want))
-	return got
+	p.say("  %-50s %-9s  %-11s  +%d =%2d  %s", want.title, got.answer, got.rescued, got.calls, after, got.state)
 }
 
 // sendAll makes n requests at once. Where there are several, the host holds back its answers until all others are there:

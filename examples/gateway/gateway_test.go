@@ -111,6 +111,35 @@ func TestCacheIsApart(t *testing.T) {
 	require.Equal(t, answer{200, "up, call 2", "cache", a.header}, a)
 }
 
+// The cache answers for the methods that have a body as for GET, and tells bodies apart.
+func TestCacheMethods(t *testing.T) {
+	up := newUpstream(t, "up")
+	b := newBench(t, nil, up.addr)
+	for method, rescued := range map[string]string{"GET": "cache", "POST": "cache", "PUT": "cache", "PATCH": "cache", "DELETE": ""} {
+		t.Run(method, func(t *testing.T) {
+			send := func(body string) answer {
+				if method == http.MethodGet {
+					body = ""
+				}
+				return b.send(method, body, "X-Target-URL", "http://"+up.addr+"/"+method, "X-Smart-Cache", "1m")
+			}
+			up.set(http.StatusOK)
+			stored := send("1").body
+			up.set(http.StatusServiceUnavailable)
+			a := send("1")
+			require.Equal(t, rescued, a.rescued)
+			if rescued == "" {
+				return
+			}
+			require.Equal(t, answer{200, stored, "cache", a.header}, a)
+			require.NotEmpty(t, a.header.Get("Age"))
+			if method != http.MethodGet {
+				require.Empty(t, send("2").rescued, "another body")
+			}
+		})
+	}
+}
+
 func TestOwnAnswers(t *testing.T) {
 	up := newUpstream(t, "up")
 	dead := refusedAddr(t)

@@ -166,5 +166,5 @@ func TestDemo(t *testing.T) {
 	} {
 		require.Contains(t, out.String(), line)
 	}
-	require.Less(t, strings.Count(out.String(), "\n"), 50)
+	require.Less(t, strings.Count(out.String(), "\n"), 55)
 }

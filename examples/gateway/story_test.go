@@ -225,33 +225,63 @@ func TestRatesFromCache(t *testing.T) {
 	require.Equal(t, 7, up.count())
 }
 
+// E4, use case 1, in real time: a second here is 200 of the cache's, and 6 of the circuit's.
+func TestRatesFromCacheInRealTime(t *testing.T) {
+	t.Parallel()
+	const ttl, open = 600 * time.Second / 200, 15 * time.Second / 6
+	up := newUpstream(t, "rates")
+	b := newBench(t, func(s *settings) { s.open = open }, up.addr)
+	get := func() answer {
+		t.Helper()
+		return b.send(http.MethodGet, "", "X-Target-URL", "http://"+up.addr+"/latest", "X-Circuit-Breaker", "true",
+			"X-Smart-Cache", ttl.String())
+	}
+	require.Empty(t, get().rescued)
+	up.set(http.StatusInternalServerError)
+	for range 6 {
+		require.Equal(t, "cache", get().rescued)
+	}
+	require.Equal(t, 6, up.count(), "the sixth made no call: the circuit is open")
+	b.eventually("half-open", func() bool { return b.state(up.addr) == "half-open" })
+	require.Equal(t, "cache", get().rescued, "a probe that fails")
+	require.Equal(t, 7, up.count())
+
+	var last answer
+	b.eventually("the end of the ttl", func() bool { last = get(); return last.rescued == "" })
+	require.Equal(t, 503, last.status)
+	require.NotEmpty(t, last.header.Get("Retry-After"))
+	require.Equal(t, 7, up.count())
+}
+
 // E4, use case 2.
 func TestBanksFailover(t *testing.T) {
-	clock := newLeapClock()
-	primary, backup := newUpstream(t, "primary"), newUpstream(t, "backup")
-	b := newBench(t, pace{clock, 1}.settings, primary.addr, backup.addr)
-	pay := func() answer {
-		t.Helper()
-		return b.send(http.MethodPost, "100 EUR", "X-Target-URL", "http://"+primary.addr+"/pay", "X-Circuit-Breaker", "on",
-			"X-Retry-Count", "2", "X-Failover-URL", "http://"+backup.addr+"/pay", "Idempotency-Key", "p1")
-	}
-	primary.set(http.StatusBadGateway)
-	for i, calls := range []int{3, 5, 5, 5} {
-		a := pay()
-		require.Equal(t, 200, a.status)
-		require.Equal(t, "failover", a.rescued)
-		require.Equal(t, calls, primary.count(), "payment %d", i+1)
-		require.Equal(t, i+1, backup.count())
-		if i == 1 {
-			clock.slept()
+	eachPace(t, func(t *testing.T, p pace) {
+		primary, backup := newUpstream(t, "primary"), newUpstream(t, "backup")
+		b := newBench(t, p.settings, primary.addr, backup.addr)
+		primary.set(http.StatusBadGateway)
+		for i, calls := range []int{3, 5, 5, 5} {
+			a := b.send(http.MethodPost, "100 EUR", "X-Target-URL", "http://"+primary.addr+"/pay", "X-Circuit-Breaker", "on",
+				"X-Retry-Count", "2", "X-Retry-Delay", p.text(100*time.Millisecond),
+				"X-Failover-URL", "http://"+backup.addr+"/pay", "Idempotency-Key", "p1")
+			require.Equal(t, 200, a.status)
+			require.Equal(t, "failover", a.rescued)
+			require.Equal(t, calls, primary.count(), "payment %d", i+1)
+			require.Equal(t, i+1, backup.count())
+			switch i {
+			case 0:
+				p.slept(t, 100*time.Millisecond, 200*time.Millisecond)
+			case 1:
+				p.slept(t, 100*time.Millisecond)
+			default:
+				p.slept(t) // open: the backup at once
+			}
 		}
-	}
-	require.Empty(t, clock.slept(), "open: the backup at once")
-	require.Equal(t, "open", b.state(primary.addr))
-	c := b.circuit(backup.addr)
-	require.Equal(t, "closed", c.State)
-	require.EqualValues(t, 4, c.Totals.Calls)
-	require.Zero(t, c.Totals.Failures)
+		require.Equal(t, "open", b.state(primary.addr))
+		c := b.circuit(backup.addr)
+		require.Equal(t, "closed", c.State)
+		require.EqualValues(t, 4, c.Totals.Calls)
+		require.Zero(t, c.Totals.Failures)
+	})
 }
 
 // A POST without an Idempotency-Key may have been acted upon: it is not repeated, unless a rejection kept it back.
