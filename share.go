@@ -321,16 +321,19 @@ func (c *Circuit) undenyLocked() {
 // younger than what is known is merely late.
 func (c *Circuit) bringBackLocked(l *Ledger, now int64) {
 	sh := c.rare.share
-	if l.Clock <= sh.ledger.Clock || sh.acting != follows || len(sh.orders) > 0 {
+	if l.Clock <= sh.ledger.Clock || sh.acting == tripped || len(sh.orders) > 0 {
 		return
 	}
 	o := order{to: c.m.state, why: byRemote, epoch: sh.known}
+	if sh.acting == alone {
+		o.to = sh.ledger.State // what it did by itself is not for the others
+	}
 	switch {
-	case c.m.state == Closed && l.Epoch == 0:
+	case o.to == Closed && l.Epoch == 0 && sh.acting == follows:
 		return // the next report brings it back
-	case c.m.state == HalfOpen:
+	case o.to == HalfOpen, o.to == Open && sh.acting == alone:
 		o.to, o.until = Open, now // a lost HalfOpen comes back as a due Open
-	case c.m.state == Open:
+	case o.to == Open:
 		o.until = max(now, c.m.until)
 	}
 	sh.orders = append(sh.orders, o)
@@ -423,11 +426,10 @@ func (t *tally) slice(now int64) *sums {
 	}
 	if len(t.slices) == tallySlices {
 		for i := range tallySlices / 2 {
+			t.slices[2*i].plus(t.slices[2*i+1].sums)
 			t.slices[i] = t.slices[2*i]
-			if i > 0 {
-				t.slices[i].plus(t.slices[2*i+1].sums)
-			}
 		}
+		t.slices = t.slices[:tallySlices/2]
 	}
 	t.slices = append(t.slices, tallySlice{at: now})
 	return &t.slices[len(t.slices)-1].sums
@@ -1126,7 +1128,11 @@ func (c *Circuit) answeredLocked(a *Acquire, r *Reply, asked, now int64) {
 		if sh.acting == follows {
 			sh.acting = alone
 		}
-	case l.Epoch != sh.known || c.m.state != HalfOpen:
+	case l.Epoch != sh.known || sh.acting != follows:
+	case c.m.state == Open && l.State == Open: // our clock is ahead of the store's
+		c.m.until = max(c.m.until, c.m.now+min(clampDuration(max(l.Remaining, minDenied)), s.longestOpen()))
+		c.shut.Store(nil)
+	case c.m.state != HalfOpen:
 	case l.Granted == 0:
 		wait := max(l.RetryAfter, minDenied)
 		sh.deniedUntil = c.m.now + int64(min(wait, maxDenied))
