@@ -228,7 +228,6 @@ type Permit struct {
 	circuit *Circuit
 	ctx     context.Context
 	call    call
-	settled atomic.Bool
 }
 
 // Acquire asks to make a call. The error is the context's if that is already done, otherwise the rejection.
@@ -270,7 +269,7 @@ func (p *Permit) Settle(o Outcome, cause error) {
 
 // first reports whether this settlement is the first.
 func (p *Permit) first() bool {
-	return p != nil && p.circuit != nil && p.settled.CompareAndSwap(false, true)
+	return p != nil && p.circuit != nil && atomic.LoadUint32(&p.call.ended) == 0 && atomic.CompareAndSwapUint32(&p.call.ended, 0, 1)
 }
 
 // ensure settles the call where a user's function kept the settlement from it.
@@ -402,13 +401,17 @@ func (c *Circuit) Close() error {
 
 // call is one admitted call until it settles.
 type call struct {
-	word    uint64 // the word that admitted it; 0: the machine did, under the lock
-	cell    *cell
-	pass    pass
+	word    uint64 // the word that admitted it
+	cell    *cell  // nil: not on the fast path; of word, only the epoch means something
 	start   int64
+	lease   int64 // of a probe
+	probe   bool
 	state   State
 	settled bool
+	ended   uint32 // of a Permit, atomic: 1 once somebody settles it
 }
+
+func (k *call) pass() pass { return pass{epoch: k.word >> wordEpoch, probe: k.probe, lease: k.lease} }
 
 // counters returns where this goroutine counts.
 func (c *Circuit) counters() *cell {
@@ -473,7 +476,7 @@ func (c *Circuit) admitSlow(ctx context.Context, k *call, w uint64) error {
 	s := c.load()
 	now := s.time.now()
 	if w&wordTimed != 0 {
-		k.pass.epoch, k.start = w>>wordEpoch, now
+		k.word, k.start = w, now
 		c.counters().started.Add(1)
 		return nil
 	}
@@ -510,7 +513,8 @@ func (c *Circuit) admitLocking(ctx context.Context, k *call, now int64) error {
 	pass := fx.refused == admitted || fx.shadow
 	if pass {
 		c.cell.started.Add(1)
-		k.pass, k.start, k.state = fx.pass, now, c.m.state
+		k.word, k.probe, k.lease = fx.pass.epoch<<wordEpoch, fx.pass.probe, fx.pass.lease
+		k.start, k.state = now, c.m.state
 	}
 	c.mu.Unlock()
 	if !pass {
@@ -596,7 +600,7 @@ func (c *Circuit) opened() error {
 
 // succeed settles a success without the lock, if nothing but a count is needed.
 func (c *Circuit) succeed(k *call) bool {
-	if k.word == 0 || c.word.Load() != k.word || k.word&wordNote != 0 {
+	if k.cell == nil || c.word.Load() != k.word || k.word&wordNote != 0 {
 		return false
 	}
 	for {
@@ -665,16 +669,13 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	if o == Failure && err == nil {
 		err = ErrUnacceptable
 	}
-	if k.word != 0 {
-		k.pass.epoch = k.word >> wordEpoch
-	}
-	e := event{kind: evSettle, pass: k.pass, outcome: o}
+	e := event{kind: evSettle, pass: k.pass(), outcome: o}
 	if o == Failure {
 		e.hint, e.random = int64(s.hint(err)), s.openJitter()
 	}
 	e.now = s.time.now()
 	took := time.Duration(0)
-	if s.timed && k.word == 0 { // the fast path does not know when it started
+	if s.timed && k.cell == nil { // the fast path does not know when it started
 		took = duration(max(0, e.now-k.start))
 	}
 
@@ -686,7 +687,7 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	c.mu.Lock()
 	s = c.load() // Configure may have been here
 	k.settled = true
-	if k.word != 0 && k.word&wordTrack == 0 {
+	if k.cell != nil && k.word&wordTrack == 0 {
 		c.cell.started.Add(1) // it ends on the slow path, which counts it: so must its start be
 	}
 	cause := c.countLocked(s, &e, took, err)
@@ -707,7 +708,7 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	c.mu.Unlock()
 
 	if s.onCall {
-		call := Call{Name: c.name, State: k.state, Outcome: o, Probe: k.pass.probe, Late: fx.late, Duration: took, Err: err}
+		call := Call{Name: c.name, State: k.state, Outcome: o, Probe: k.probe, Late: fx.late, Duration: took, Err: err}
 		s.called(ctx, call, n)
 	} else {
 		n.deliver(s)

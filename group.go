@@ -26,6 +26,7 @@ type Group[T any] struct {
 	seed      maphash.Seed
 	table     atomic.Pointer[table[T]]
 	base      atomic.Pointer[groupBase[T]]
+	gone      atomic.Uint64 // how many evictions there were
 	maxKeys   int
 	idleAfter int64
 	perKey    func(string) []Option
@@ -91,6 +92,7 @@ type groupDraft struct {
 	maxKeys   int
 	idleAfter time.Duration
 	perKey    func(string) []Option
+	twoStep   string
 }
 
 // NewGroup makes a group. It takes circuit, call and group options; the error names every one that is wrong.
@@ -98,6 +100,7 @@ func NewGroup[T any](opts ...Option) (*Group[T], error) {
 	d := &draft{cfg: DefaultConfig(), group: groupDraft{maxKeys: 10_000, idleAfter: 10 * time.Minute}}
 	d.take("NewGroup", scopeCircuit|scopeFixed|scopeCall|scopeGroup, opts)
 	p := newPlan[T](d)
+	d.checkTwoStep(d.group.twoStep, false)
 	if err := d.faults.err(); err != nil {
 		return nil, err
 	}
@@ -311,6 +314,7 @@ func (g *Group[T]) settingsFor(base *groupBase[T], key string) (*settings, *plan
 	d.call.fallbacks = slices.Clip(d.call.fallbacks)
 	d.take("PerKey", scopeCircuit|scopeSnapshot|scopeCall, opts)
 	p := newPlan[T](&d)
+	d.checkTwoStep(d.group.twoStep, false)
 	if err := d.faults.err(); err != nil {
 		err = fmt.Errorf("breaker: options of key %q: %w", key, err)
 		base.settings.report(key, "PerKey", err)
@@ -400,6 +404,7 @@ func (g *Group[T]) sweepLocked(s *settings, now int64) {
 }
 
 func (g *Group[T]) evictLocked(m *member[T]) {
+	g.gone.Add(1)
 	g.table.Load().remove(g.hash(m.own.name), m)
 	g.size--
 	g.rememberLocked(m)

@@ -9,26 +9,56 @@ import (
 // function that makes it returns: an HTTP response ends with its body. They give circuits per key, retries and hooks the
 // meaning that they have in a Breaker.
 
-// CheckTwoStep reports options that two-step use would pass over: a classifier, WithResult, WithRetry and fallbacks.
-// where is the name of what takes the options. What NewGroup would refuse is NewGroup's to report.
-func CheckTwoStep(where string, opts ...Option) error {
+// CheckTwoStep reports options that two-step use would pass over: WithResult, WithRetry and fallbacks, and a classifier
+// unless classifies says that [Circuit.Classify] is asked. where is the name of what takes the options. What NewGroup
+// would refuse is NewGroup's to report.
+func CheckTwoStep(where string, classifies bool, opts ...Option) error {
 	d := newDraft(where, scopeCircuit|scopeFixed|scopeSnapshot|scopeCall|scopeGroup, opts)
-	var f faults
+	d.faults = faults{}
+	d.checkTwoStep(where, classifies)
+	return d.faults.err()
+}
+
+// TwoStep is an option of NewGroup that says that the group's circuits are called in two steps, and do not classify. What
+// [CheckTwoStep] reports is then an error, in NewGroup and in what PerKey returns. where is the name of what takes the
+// options.
+func TwoStep(where string) Option {
+	return groupOption("TwoStep", func(d *draft) { d.group.twoStep = where })
+}
+
+func (d *draft) checkTwoStep(where string, classifies bool) {
+	if where == "" {
+		return
+	}
 	for _, o := range []struct {
 		name  string
 		given bool
 	}{
-		{"Classifier", d.classifier != nil},
+		{"Classifier", d.classifier != nil && !classifies},
 		{"Result", d.call.result != nil},
 		{"Retry", d.call.retry != nil},
 		{"Fallback", len(d.call.fallbacks) > 0},
 	} {
 		if o.given {
-			f.add(o.name, "is not an option of %s", where)
+			d.faults.add(o.name, "is not an option of %s", where)
 		}
 	}
-	return f.err()
 }
+
+// Past is a circuit for a call that passes the one of its key by. It has the key's name and the group's hooks, clock and
+// lists of errors, but is not in the group, shares nothing and is not to be asked: hooks alone see what it counts.
+func (g *Group[T]) Past(key string) *Circuit {
+	s := g.base.Load().settings
+	now := s.time.now()
+	c := &Circuit{name: key, m: machine{epoch: 1, now: now, since: now, until: now, ramp: now, mode: ForcedClosed}}
+	c.settings.Store(s)
+	c.publishLocked(s) // nobody else has it yet
+	return c
+}
+
+// Evictions is how many circuits have been evicted so far. For as long as the number stays, what Get has returned for a
+// key is what it would return again.
+func (g *Group[T]) Evictions() uint64 { return g.gone.Load() }
 
 // Clock returns the clock that was given to the group, or nil where its circuits go by the time package.
 func (g *Group[T]) Clock() Clock { return g.base.Load().settings.time.clock }
@@ -55,6 +85,20 @@ func (c *Circuit) AcquireInto(ctx context.Context, p *Permit) error {
 	p.circuit, p.ctx = c, ctx
 	return nil
 }
+
+// Abort settles the call as one that ended by panic or runtime.Goexit: a Failure, counted among Totals.Panics. On a nil
+// Permit it does nothing.
+func (p *Permit) Abort() {
+	if p.first() {
+		p.circuit.abort(p.ctx, &p.call)
+	}
+}
+
+// Circuit returns the circuit that admitted the call; nil for a zero Permit.
+func (p *Permit) Circuit() *Circuit { return p.circuit }
+
+// Context returns the context that the call was asked for with; nil for a zero Permit.
+func (p *Permit) Context() context.Context { return p.ctx }
 
 // Decided returns what comes before every classifier: an error after the caller's own cancel is Ignored, then
 // WithFailOn and WithIgnore decide. decided is false where the classifier would be asked, and for nil.

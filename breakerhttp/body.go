@@ -13,17 +13,17 @@ import (
 // body is one attempt from its admission to the end of its response's body, whose place it takes. It is the only
 // allocation that a request through a closed circuit adds.
 type body struct {
-	permit  breaker.Permit // a zero Permit where there is no circuit
-	circuit *breaker.Circuit
-	ctx     context.Context // the caller's
-	rc      io.ReadCloser
-	left    int64   // of the Content-Length; -1: unknown
-	watch           // of ctx
-	more    *extras // nil: none
+	permit breaker.Permit // a zero Permit where there is no circuit
+	rc     io.ReadCloser
+	left   int64   // of the Content-Length; -1: unknown
+	watch          // of the caller's context
+	more   *extras // nil: none
 }
 
 // extras is what only some attempts need.
 type extras struct {
+	ctx    context.Context         // the caller's, where there is no permit that knows it
+	past   *breaker.Circuit        // of an attempt that passes the circuit by
 	cancel context.CancelCauseFunc // of the attempt's own context
 	keep   *recording              // what has been read, for the cache
 }
@@ -42,6 +42,14 @@ func (u upgraded) CloseWrite() error {
 		return c.CloseWrite()
 	}
 	return errors.ErrUnsupported
+}
+
+// ctx is the caller's context.
+func (b *body) ctx() context.Context {
+	if b.permit.Circuit() == nil {
+		return b.more.ctx
+	}
+	return b.permit.Context()
 }
 
 // attach puts b in the place of the response's body.
@@ -78,7 +86,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 
 // Close before the end is the caller's good right: a decoder stops at the end of its value, not of the stream.
 func (b *body) Close() error {
-	if b.ctx.Err() != nil {
+	if b.ctx().Err() != nil {
 		b.callerEnded()
 	}
 	b.settle(breaker.Success, nil) // before the close, which breaks a Read that is under way
@@ -102,7 +110,7 @@ func (b *body) broken(err error) error {
 	if b.more != nil {
 		b.more.keep = nil
 	}
-	ended := b.ctx.Err()
+	ended := b.ctx().Err()
 	if ended != nil {
 		b.callerEnded()
 	} else {
@@ -117,7 +125,7 @@ func (b *body) broken(err error) error {
 
 // callerEnded settles by the end of the caller's context: a cancel is how streams end, a deadline is a Failure.
 func (b *body) callerEnded() {
-	err := b.ctx.Err()
+	err := b.ctx().Err()
 	if errors.Is(err, context.Canceled) {
 		b.settle(breaker.Success, nil)
 		return
@@ -126,8 +134,8 @@ func (b *body) callerEnded() {
 }
 
 func (b *body) judge(err error) breaker.Outcome {
-	if b.circuit != nil {
-		if o, decided := b.circuit.Decided(b.ctx, err); decided {
+	if c := b.permit.Circuit(); c != nil {
+		if o, decided := c.Decided(b.ctx(), err); decided {
 			return o
 		}
 	}

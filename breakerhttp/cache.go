@@ -224,7 +224,7 @@ func (r *recording) set(value []byte) {
 
 // contained runs a user's function; a panic in it is an error.
 func contained(f func() error) (err error) {
-	err = errAbnormal
+	err = errors.New("runtime.Goexit")
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v", v)
@@ -235,7 +235,7 @@ func contained(f func() error) (err error) {
 }
 
 func reportCache(c *breaker.Circuit, err error) {
-	if c != nil && err != nil {
+	if err != nil {
 		c.ReportStoreError(fmt.Errorf("breakerhttp: response cache: %w", err))
 	}
 }
@@ -317,7 +317,7 @@ func (r readCloser) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, r.Re
 func (c *responseCache) get(x *exchange) *http.Response {
 	value, ok, err := c.lookUp(context.WithoutCancel(x.ctx), x.key)
 	if err != nil {
-		reportCache(x.primary.circuit, err)
+		reportCache(x.primary.told, err)
 	}
 	if err != nil || !ok {
 		return nil
@@ -344,7 +344,7 @@ func (c *responseCache) lookUp(ctx context.Context, key string) ([]byte, bool, e
 	defer cancel()
 	said := make(chan found, 1)
 	go func() {
-		f := found{err: errAbnormal}
+		f := found{err: errors.New("runtime.Goexit")}
 		defer func() { said <- f }()
 		f.err = contained(func() (err error) {
 			f.value, f.ok, err = c.store.Get(ctx, key)

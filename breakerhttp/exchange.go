@@ -41,6 +41,7 @@ type exchange struct {
 type target struct {
 	key     string
 	circuit *breaker.Circuit // nil: passed by
+	told    *breaker.Circuit // whose hooks hear of it; circuit, unless that is passed by
 	limit   time.Duration
 	to      *url.URL // nil: where the request says
 }
@@ -94,10 +95,11 @@ func (x *exchange) override(own *perRequest) (err error) {
 
 func (x *exchange) target(key string, bypass bool) target {
 	g := target{key: key}
-	b := (*breaker.Breaker[struct{}])(nil)
-	if !bypass {
-		b = x.t.group.Get(key)
-		g.circuit, g.limit = b.Circuit(), b.Timeout()
+	if bypass {
+		g.told = x.t.group.Past(key)
+	} else {
+		b := x.t.group.Get(key)
+		g.circuit, g.told, g.limit = b.Circuit(), b.Circuit(), b.Timeout()
 	}
 	if x.limitSet {
 		g.limit = x.limit
@@ -125,7 +127,7 @@ func (x *exchange) run() (*http.Response, error) {
 
 // callPrimary makes the attempts on the host that the request names.
 func (x *exchange) callPrimary() {
-	retries := x.policy.Begin(x.primary.circuit)
+	retries := x.policy.Begin(x.primary.told)
 	var failed, because error
 	for {
 		a := x.attempt(x.primary, true)
@@ -168,12 +170,13 @@ func (x *exchange) primaryEnded(retries *breaker.Retries, failed, because error)
 // earlier, since it is the answer if the circuit says no; not later, since it may hold the only connection. A response
 // from elsewhere stays the answer for as long as there is no better one.
 func (x *exchange) attempt(g target, sameHost bool) (a attempt) {
-	b := &body{circuit: g.circuit, ctx: x.ctx}
+	b := &body{}
 	if g.circuit == nil {
+		b.more = &extras{ctx: x.ctx, past: g.told}
 		if err := x.ctx.Err(); err != nil {
 			return attempt{err: err}
 		}
-	} else if err := x.t.acquire(b); err != nil {
+	} else if err := x.t.acquire(b, x.ctx, g.circuit); err != nil {
 		return attempt{err: err}
 	}
 	req := x.prepare(b, g, &a)
@@ -184,7 +187,7 @@ func (x *exchange) attempt(g target, sameHost bool) (a attempt) {
 		x.drop()
 	}
 	if x.key != "" && g.to == nil {
-		b.extra().keep = x.memory.record(x, b.circuit)
+		b.extra().keep = x.memory.record(x, g.told)
 	}
 	x.t.send(b, req, g.limit, &a)
 	if a.resp != nil && g.to == nil {
@@ -297,9 +300,7 @@ func (x *exchange) rescued(kind breaker.Rescue, cause, err error) {
 	if err == nil {
 		x.rescue = kind
 	}
-	if c := x.primary.circuit; c != nil {
-		c.Rescued(x.ctx, breaker.RescueEvent{Kind: kind, Cause: cause, Err: err})
-	}
+	x.primary.told.Rescued(x.ctx, breaker.RescueEvent{Kind: kind, Cause: cause, Err: err})
 }
 
 // answer is what the caller gets.

@@ -82,10 +82,10 @@ func (h *handler) settle(p *breaker.Permit, r *http.Request, rec *recorder, done
 		return
 	}
 	if !done {
-		p.Settle(breaker.Failure, errAbnormal)
+		p.Abort()
 		return
 	}
-	defer p.Settle(breaker.Failure, errAbnormal) // where the classifier panics; otherwise the second to come
+	defer p.Abort() // where the classifier panics; otherwise the second to come
 	o := h.classify(r, rec)
 	var cause error
 	if o == breaker.Failure {

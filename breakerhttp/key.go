@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+
+	"github.com/breakerkit/breaker"
 )
 
 // originOf is the key of a URL: its scheme, host and port, in one spelling. Userinfo, path and query have no place in it.
@@ -31,23 +33,49 @@ func origin(scheme, host string) string {
 
 var defaultPorts = map[string]string{"http": "80", "https": "443", "ws": "80", "wss": "443"}
 
-// keyCache remembers how hosts are spelt as keys, so that the common request builds no string. Hosts that share a slot
-// take turns.
+// keyCache remembers the keys and circuits of hosts, so that the common request builds no string and asks the group for
+// nothing. Hosts that share a slot take turns.
 type keyCache struct {
-	seed  maphash.Seed
-	slots [64]atomic.Pointer[keySlot]
+	seed   maphash.Seed
+	recent atomic.Pointer[keySlot] // the one that was filled last
+	slots  [64]atomic.Pointer[keySlot]
 }
 
-type keySlot struct{ scheme, host, key string }
+type keySlot struct {
+	scheme, host, key string
+	breaker           *breaker.Breaker[struct{}] // nil: not known
+	evictions         uint64                     // of the group, when it was asked
+}
+
+func (s *keySlot) is(u *url.URL) bool { return s != nil && s.host == u.Host && s.scheme == u.Scheme }
+
+// find is what is known of a host; nil: nothing.
+func (c *keyCache) find(u *url.URL) *keySlot {
+	if s := c.recent.Load(); s.is(u) {
+		return s
+	}
+	if s := c.at(u.Host).Load(); s.is(u) {
+		return s
+	}
+	return nil
+}
+
+func (c *keyCache) at(host string) *atomic.Pointer[keySlot] {
+	return &c.slots[maphash.String(c.seed, host)%uint64(len(c.slots))]
+}
+
+func (c *keyCache) fill(s *keySlot) {
+	c.at(s.host).Store(s)
+	c.recent.Store(s)
+}
 
 func (c *keyCache) get(u *url.URL) string {
-	slot := &c.slots[maphash.String(c.seed, u.Host)%uint64(len(c.slots))]
-	if s := slot.Load(); s != nil && s.host == u.Host && s.scheme == u.Scheme {
-		return s.key
+	s := c.find(u)
+	if s == nil {
+		s = &keySlot{scheme: strings.Clone(u.Scheme), host: strings.Clone(u.Host), key: originOf(u)}
+		c.fill(s)
 	}
-	key := originOf(u)
-	slot.Store(&keySlot{strings.Clone(u.Scheme), strings.Clone(u.Host), key})
-	return key
+	return s.key
 }
 
 // keyOf is the key of a request's circuit.
@@ -58,4 +86,21 @@ func (t *Transport) keyOf(req *http.Request) string {
 		}
 	}
 	return t.keys.get(req.URL)
+}
+
+// breakerOf is the breaker of a request.
+func (t *Transport) breakerOf(req *http.Request) *breaker.Breaker[struct{}] {
+	if t.key != nil {
+		return t.group.Get(t.keyOf(req))
+	}
+	evictions := t.group.Evictions()
+	if s := t.keys.find(req.URL); s != nil && s.breaker != nil && s.evictions == evictions {
+		return s.breaker
+	}
+	key := t.keys.get(req.URL)
+	b := t.group.Get(key)
+	if kept, ok := t.group.Lookup(key); ok && kept == b { // one that found no room is asked for again
+		t.keys.fill(&keySlot{strings.Clone(req.URL.Scheme), strings.Clone(req.URL.Host), key, b, evictions})
+	}
+	return b
 }

@@ -74,9 +74,6 @@ func newDraft(p place, opts []Option) *draft {
 		}
 		o.apply(d)
 	}
-	if err := breaker.CheckTwoStep("breakerhttp.WithBreaker", d.breaker...); err != nil {
-		d.faults = append(d.faults, err)
-	}
 	return d
 }
 
@@ -86,7 +83,7 @@ func (d *draft) fault(name, format string, args ...any) {
 
 // group makes the circuits.
 func (d *draft) group() *breaker.Group[struct{}] {
-	g, err := breaker.NewGroup[struct{}](d.breaker...)
+	g, err := breaker.NewGroup[struct{}](append(d.breaker, breaker.TwoStep("breakerhttp.WithBreaker"))...)
 	if err != nil {
 		d.faults = append(d.faults, err)
 	}

@@ -16,10 +16,9 @@ import (
 )
 
 var (
-	errNoURL    = errors.New("breakerhttp: the request has no URL")
-	errNothing  = errors.New("breakerhttp: the base RoundTripper returned neither a response nor an error")
-	errAbnormal = errors.New("breakerhttp: the attempt ended by panic or runtime.Goexit")
-	errTimeout  = error(attemptTimeout{})
+	errNoURL   = errors.New("breakerhttp: the request has no URL")
+	errNothing = errors.New("breakerhttp: the base RoundTripper returned neither a response nor an error")
+	errTimeout = error(attemptTimeout{})
 )
 
 // attemptTimeout is the error of an attempt whose headers did not come in time.
@@ -185,9 +184,9 @@ func (t *Transport) once(req *http.Request) (*http.Response, error) {
 			closeBody(req)
 		}
 	}()
-	br := t.group.Get(t.keyOf(req))
-	b := &body{circuit: br.Circuit(), ctx: req.Context()}
-	if err := t.acquire(b); err != nil {
+	br := t.breakerOf(req)
+	b := &body{}
+	if err := t.acquire(b, req.Context(), br.Circuit()); err != nil {
 		if t.asResponse && rejection(err) {
 			return unavailable(req, err), nil
 		}
@@ -200,7 +199,7 @@ func (t *Transport) once(req *http.Request) (*http.Response, error) {
 		t.send(b, req, 0, &a)
 		return a.resp, a.err
 	}
-	ctx, cancel := context.WithCancelCause(b.ctx)
+	ctx, cancel := context.WithCancelCause(req.Context())
 	b.extra().cancel = cancel
 	t.send(b, req.WithContext(ctx), limit, &a)
 	if a.resp != nil {
@@ -209,11 +208,11 @@ func (t *Transport) once(req *http.Request) (*http.Response, error) {
 	return a.resp, a.err
 }
 
-// acquire asks b's circuit to admit it. What is held by the body of a caller who has gone is free.
-func (t *Transport) acquire(b *body) error {
-	err := b.circuit.AcquireInto(b.ctx, &b.permit)
+// acquire asks a circuit to admit b. What is held by the body of a caller who has gone is free.
+func (t *Transport) acquire(b *body, ctx context.Context, c *breaker.Circuit) error {
+	err := c.AcquireInto(ctx, &b.permit)
 	if err != nil && full(err) && t.waiting.look((*body).endNow) {
-		err = b.circuit.AcquireInto(b.ctx, &b.permit)
+		err = c.AcquireInto(ctx, &b.permit)
 	}
 	return err
 }
@@ -238,7 +237,7 @@ func (t *Transport) send(b *body, req *http.Request, limit time.Duration, a *att
 	done := false
 	defer func() {
 		if !done {
-			b.settle(breaker.Failure, errAbnormal)
+			b.permit.Abort()
 			b.release()
 			if a.resp != nil {
 				_ = a.resp.Body.Close()
@@ -257,7 +256,7 @@ func (t *Transport) send(b *body, req *http.Request, limit time.Duration, a *att
 		done = true
 		return
 	}
-	a.check(b.ctx, late)
+	a.check(b.ctx(), late)
 	late = late && a.err == errTimeout
 	a.outcome, a.cause = t.judge(b, req, a, late)
 	t.conclude(b, a, req)
@@ -267,7 +266,7 @@ func (t *Transport) send(b *body, req *http.Request, limit time.Duration, a *att
 // streams reports whether an answer is the common one: a success whose body is to settle it, and nothing else to do.
 func (t *Transport) streams(b *body, req *http.Request, resp *http.Response) bool {
 	return resp != nil && resp.Body != nil && resp.StatusCode < 400 && hasBody(req, resp) &&
-		t.classifier == nil && !t.atHeaders && b.circuit != nil && b.more == nil
+		t.classifier == nil && !t.atHeaders && b.permit.Circuit() != nil && b.more == nil
 }
 
 // check makes the base's answer one that keeps the contract: a response with a body, or an error.
@@ -330,12 +329,14 @@ func (t *Transport) judgeError(b *body, req *http.Request, err error, late bool)
 	if late {
 		return breaker.Failure
 	}
-	if b.circuit != nil {
-		if o, decided := b.circuit.Decided(b.ctx, err); decided {
-			return o
-		}
+	c := b.permit.Circuit()
+	if c == nil {
+		c = b.more.past
 	}
-	if callerEnd(req, b.ctx) == context.Canceled {
+	if o, decided := c.Decided(b.ctx(), err); decided {
+		return o
+	}
+	if callerEnd(req, b.ctx()) == context.Canceled {
 		return breaker.Ignored
 	}
 	if t.classifier != nil {
@@ -388,7 +389,7 @@ func (t *Transport) conclude(b *body, a *attempt, req *http.Request) {
 		b.more.keep = nil
 	}
 	streams := a.err == nil && hasBody(req, a.resp)
-	if a.outcome == breaker.Success && streams && !t.atHeaders && b.circuit != nil {
+	if a.outcome == breaker.Success && streams && !t.atHeaders && b.permit.Circuit() != nil {
 		b.attach(a.resp)
 		t.waiting.add(b)
 		return

@@ -45,7 +45,7 @@ func (w *waiting) place(b *body) *atomic.Pointer[body] {
 
 // add has b settled when its context ends.
 func (w *waiting) add(b *body) {
-	if b.ctx == context.Background() {
+	if b.permit.Context() == context.Background() {
 		return
 	}
 	b.places = w
@@ -59,7 +59,7 @@ func (w *waiting) look(end func(*body)) (any bool) {
 	for i := range w {
 		for j := range w[i] {
 			at := &w[i][j]
-			if b := at.Load(); b != nil && b.ctx.Err() != nil {
+			if b := at.Load(); b != nil && b.ctx().Err() != nil {
 				end(b)
 				at.CompareAndSwap(b, nil)
 				any = true
@@ -77,7 +77,7 @@ func (b *body) startWatch() {
 	if !b.watcher.CompareAndSwap(nil, w) {
 		return
 	}
-	w.stop = context.AfterFunc(b.ctx, func() {
+	w.stop = context.AfterFunc(b.ctx(), func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		b.callerEnded()

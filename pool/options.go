@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/breakerkit/breaker"
@@ -139,7 +138,7 @@ func newDraft(opts []Option) *draft {
 		}
 		o.apply(d)
 	}
-	if err := checkOptions("pool.WithBreaker", d.breaker); err != nil {
+	if err := breaker.CheckTwoStep("pool.WithBreaker", true, d.breaker...); err != nil {
 		d.faults = append(d.faults, err)
 	}
 	d.findClock()
@@ -155,30 +154,6 @@ func (d *draft) findClock() {
 	case d.clock == nil:
 		d.clock = g.Clock()
 	}
-}
-
-// checkOptions reports the options that calling a circuit in two steps would pass over. A classifier is not among them:
-// the circuit is asked what it makes of an error.
-func checkOptions(where string, opts []breaker.Option) error {
-	classifier := each(breaker.CheckTwoStep(where, breaker.WithClassifier(breaker.DefaultClassifier)))
-	var f faults
-	for _, err := range each(breaker.CheckTwoStep(where, opts...)) {
-		if !slices.ContainsFunc(classifier, func(c error) bool { return c.Error() == err.Error() }) {
-			f = append(f, err)
-		}
-	}
-	return f.err()
-}
-
-// each takes joined errors apart.
-func each(err error) []error {
-	if all, ok := err.(interface{ Unwrap() []error }); ok {
-		return all.Unwrap()
-	}
-	if err == nil {
-		return nil
-	}
-	return []error{err}
 }
 
 // faults collects what is wrong.

@@ -156,7 +156,7 @@ func (p *Pool[E]) equip(s *slot, m Member[E]) faults {
 	var f faults
 	for _, own := range p.perMember {
 		more := own(m)
-		if err := checkOptions(fmt.Sprintf("pool.PerMember(%q)", m.Name), more); err != nil {
+		if err := breaker.CheckTwoStep(fmt.Sprintf("pool.PerMember(%q)", m.Name), true, more...); err != nil {
 			f = append(f, err)
 		}
 		opts = append(opts, more...)

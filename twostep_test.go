@@ -1,0 +1,97 @@
+package breaker_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/breakerkit/breaker"
+)
+
+func TestPermitAbort(t *testing.T) {
+	c := breaker.Must(breaker.NewCircuit("c"))
+	ctx := context.Background()
+	for range 2 {
+		var p breaker.Permit
+		require.NoError(t, c.AcquireInto(ctx, &p))
+		require.Same(t, c, p.Circuit())
+		require.Equal(t, ctx, p.Context())
+		p.Abort()
+		p.Abort() // only the first settlement counts
+		p.Done(nil)
+	}
+	n := c.Snapshot()
+	require.EqualValues(t, 2, n.Totals.Failures)
+	require.EqualValues(t, 2, n.Totals.Panics)
+	require.EqualValues(t, 2, n.Totals.Calls)
+	require.EqualValues(t, 2, n.ConsecutiveFailures)
+	require.Zero(t, n.InFlight)
+	(*breaker.Permit)(nil).Abort()
+	new(breaker.Permit).Abort()
+	require.Nil(t, new(breaker.Permit).Circuit())
+	require.Nil(t, new(breaker.Permit).Context())
+}
+
+// A panic after the caller's cancel is one all the same.
+func TestPermitAbortAfterCancel(t *testing.T) {
+	c := breaker.Must(breaker.NewCircuit("c"))
+	ctx, cancel := context.WithCancel(context.Background())
+	p, err := c.Acquire(ctx)
+	require.NoError(t, err)
+	cancel()
+	p.Abort()
+	require.EqualValues(t, 1, c.Snapshot().Totals.Failures)
+}
+
+func TestTwoStepGroup(t *testing.T) {
+	forbidden := []breaker.Option{breaker.WithClassifier(breaker.DefaultClassifier), breaker.WithRetry(),
+		breaker.WithFallbackValue(1), breaker.WithResult(func(int, error) breaker.Outcome { return 0 })}
+	names := []string{"Classifier", "Retry", "Fallback", "Result"}
+	_, err := breaker.NewGroup[int](append(forbidden, breaker.TwoStep("here"))...)
+	for _, name := range names {
+		require.ErrorContains(t, err, name+": is not an option of here")
+	}
+	for i, o := range forbidden {
+		var told []error
+		g := breaker.Must(breaker.NewGroup[int](breaker.TwoStep("here"), breaker.WithFailureThreshold(7),
+			breaker.WithHooks(breaker.Hooks{StoreError: func(err error) { told = append(told, err) }}),
+			breaker.PerKey(func(string) []breaker.Option { return []breaker.Option{breaker.WithFailureThreshold(1), o} })))
+		require.Equal(t, 7, g.Get("k").Circuit().Config().FailureThreshold)
+		require.Len(t, told, 1)
+		require.ErrorContains(t, told[0], names[i])
+	}
+	g := breaker.Must(breaker.NewGroup[int](breaker.TwoStep("here"), breaker.WithTimeout(time.Second)))
+	require.Equal(t, time.Second, g.Get("k").Timeout())
+}
+
+func TestGroupPast(t *testing.T) {
+	errOne := errors.New("one")
+	var retries []breaker.RetryEvent
+	g := breaker.Must(breaker.NewGroup[int](breaker.WithIgnore(errOne), breaker.WithMode(breaker.ForcedOpen), breaker.WithFailureThreshold(1),
+		breaker.WithHooks(breaker.Hooks{Retry: func(_ context.Context, e breaker.RetryEvent) { retries = append(retries, e) }})))
+	c := g.Past("k")
+	require.Equal(t, "k", c.Name())
+	require.Zero(t, g.Len())
+	o, decided := c.Decided(context.Background(), errOne)
+	require.True(t, decided)
+	require.Equal(t, breaker.Ignored, o)
+
+	p := breaker.Must(breaker.NewRetry(breaker.MaxRetries(1), breaker.Constant(0)))
+	r := p.Begin(c)
+	r.Ran()
+	again, because := r.Next(context.Background(), errors.New("two"))
+	require.NoError(t, because)
+	require.True(t, again, "it is never open")
+	require.Equal(t, "k", retries[0].Name)
+}
+
+func TestGroupEvictions(t *testing.T) {
+	g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(2)))
+	for i, key := range []string{"a", "b", "a", "c", "d"} {
+		g.Get(key)
+		require.EqualValues(t, max(0, i-2), g.Evictions())
+	}
+}
