@@ -707,6 +707,9 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	}
 	c.mu.Unlock()
 
+	if s.sharing != nil {
+		defer c.settled(judged, u) // whatever becomes of this goroutine in a user's function
+	}
 	if s.onCall {
 		call := Call{Name: c.name, State: k.state, Outcome: o, Probe: k.probe, Late: fx.late, Duration: took, Err: err}
 		s.called(ctx, call, n)
@@ -716,9 +719,6 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	if asked != nil && s.userTrips(c.name, asked) {
 		e.trip = true
 		c.operate(s, e, cause)
-	}
-	if s.sharing != nil {
-		c.settled(judged, u)
 	}
 }
 
@@ -925,7 +925,8 @@ func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 func (c *Circuit) turnLocked(s *settings, fx *effects, err error) {
 	c.endRunLocked(s)
 	var counts Counts
-	if len(s.receivers) > 0 {
+	told := len(s.receivers) > 0 && !c.joiningLocked()
+	if told {
 		counts = c.epochCountsLocked(s)
 	}
 	for i := range fx.moved {
@@ -937,7 +938,7 @@ func (c *Circuit) turnLocked(s *settings, fx *effects, err error) {
 		} else {
 			c.stopHealthLocked()
 		}
-		if len(s.receivers) > 0 {
+		if told {
 			c.rareLocked().notifier.add(c.transitionLocked(s, mv, counts, cause))
 		}
 		counts = Counts{}

@@ -403,10 +403,10 @@ func (h *hub) reportFor(all []*Circuit) {
 		case !c.takeTurn():
 			continue // who has it goes on for us
 		}
-		c.runOrders()
+		err := c.runOrders()
 		r, ok := c.takeReport(false)
 		if !ok {
-			h.pass(c)
+			h.pass(c, err)
 			continue
 		}
 		c.rare.share.flushedAt.Store(h.time.now())
@@ -417,8 +417,8 @@ func (h *hub) reportFor(all []*Circuit) {
 	}
 	replies := h.many(len(reports), func(ctx context.Context) []Reply { return h.store.Report(ctx, reports) })
 	for i, c := range speakers {
-		c.reported(&reports[i], replies[i])
-		h.pass(c)
+		c.reported(&reports[i], &replies[i])
+		h.pass(c, nil)
 		h.consider(c, replies[i])
 	}
 }
@@ -431,8 +431,12 @@ func (h *hub) put(c *Circuit) {
 }
 
 // pass ends a circuit's turn.
-func (h *hub) pass(c *Circuit) {
-	if c.passTurn() {
+func (h *hub) pass(c *Circuit, err error) {
+	switch again := c.passTurn(); {
+	case err != nil && (again || c.hasOrders()):
+		h.want(c, soon) // no sooner, or it would be asked all the time
+		return
+	case again:
 		h.want(c, atOnce)
 	}
 	c.pursue()

@@ -2,11 +2,13 @@ package breaker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -117,10 +119,12 @@ type share struct {
 	seenAt int64         // when an exchange last worked
 	seen   bool          // one did
 	acting acting
+	joined bool // the first reading has been taken over: what follows is news
 	closed bool // Close was called: the store is not used any more
 
 	failed  error   // why the last exchange did not work; nil when it did
 	strange string  // what was strange in an exchange that worked
+	foreign bool    // others share the name with another configuration
 	said    []error // for the StoreError hooks
 	tally   tally
 	wanted  urgency // what the hub knows of it
@@ -131,6 +135,10 @@ type share struct {
 	moving  int     // operations on their way that may begin an epoch
 	heard   *Ledger // the newest that was pushed meanwhile
 
+	deciding  bool   // the user's functions are being asked
+	undecided *Reply // what they are to be asked about next
+
+	fruitless   int                // answers that neither gave nor refused a slot
 	flight      *flight            // slots are being asked for
 	grants      []grant            // slots that were given and not taken yet
 	waiting     int                // calls that wait for one
@@ -149,6 +157,12 @@ func (c *Circuit) shareLocked() *share {
 		return nil
 	}
 	return c.rare.share
+}
+
+// joiningLocked reports whether the circuit is finding out where the others stand, which is no news to its hooks.
+func (c *Circuit) joiningLocked() bool {
+	sh := c.shareLocked()
+	return sh != nil && !sh.joined
 }
 
 // follows reports whether the machine is its ledger's view.
@@ -187,8 +201,11 @@ func (c *Circuit) attach(s *settings) {
 	sh.hub.join(c)
 	if !sh.hub.away.Load() {
 		c.learned(sh.hub.read(c.name), byRemote)
-		c.tell(s)
 	}
+	c.mu.Lock()
+	sh.joined = true
+	c.mu.Unlock()
+	c.tell(s)
 }
 
 // What the store says.
@@ -215,11 +232,11 @@ func (c *Circuit) heardLocked(s *settings, r *Reply, why reason, cause error, no
 	sh.seenAt, sh.seen = max(c.m.now, now), true
 	l := &r.Ledger
 	if l.Epoch > min(l.Clock+maxAhead, maxEpoch) || int(l.State) >= len(stateNames) {
-		sh.saidLocked(c.name, fmt.Sprintf("an impossible ledger: epoch %d, state %d at %d ms", l.Epoch, l.State, l.Clock))
+		sh.saidLocked(c.name, "an impossible ledger", fmt.Sprintf(": epoch %d, state %d at %d ms", l.Epoch, l.State, l.Clock))
 		return
 	}
 	if l.Foreign {
-		sh.saidLocked(c.name, "others share the name with another configuration")
+		sh.saidLocked(c.name, "others share the name with another configuration", "")
 	}
 	c.adoptLocked(s, l, why, cause, sh.seenAt)
 }
@@ -228,11 +245,18 @@ func (c *Circuit) heardLocked(s *settings, r *Reply, why reason, cause error, no
 // from ever moving again.
 const maxAhead = 24 * 60 * 60 * 1000
 
+// shapedLocked takes in what the answer to a question with a Shape says about it.
+func (sh *share) shapedLocked(r *Reply) {
+	if r.Err == nil {
+		sh.foreign = r.Ledger.Foreign
+	}
+}
+
 // saidLocked notes something strange for the StoreError hooks, unless it is what they heard last.
-func (sh *share) saidLocked(name, what string) {
-	if sh.strange != what {
-		sh.strange = what
-		sh.said = append(sh.said, fmt.Errorf("breaker: store of circuit %q: %s", name, what))
+func (sh *share) saidLocked(name, what, detail string) {
+	if !strings.HasPrefix(sh.strange, what) {
+		sh.strange = what + detail
+		sh.said = append(sh.said, fmt.Errorf("breaker: store of circuit %q: %s", name, sh.strange))
 	}
 }
 
@@ -269,7 +293,7 @@ func (c *Circuit) adoptLocked(s *settings, l *Ledger, why reason, cause error, n
 		return
 	}
 	news := l.Epoch > sh.known
-	first := sh.known == 0 && sh.acting == follows && c.m.state == Closed && l.State == Closed
+	first := sh.known == 0 && sh.acting == follows && c.m.state == Closed && l.State == Closed && why != byHand
 	returning := !news && sh.acting == alone
 	sh.known = l.Epoch
 	if returning {
@@ -300,6 +324,9 @@ func (c *Circuit) refreshLocked(s *settings, l *Ledger, now int64) {
 	sh := c.rare.share
 	if l.Counts.ConsecutiveFailures > 0 && sh.ledger.Counts.ConsecutiveFailures == 0 && c.m.state == Closed {
 		sh.tally.fold(c.successesLocked(), now, false) // these came before the run
+	}
+	if l.Clock < sh.ledger.Clock && l.Epoch == sh.ledger.Epoch {
+		return // it has been overtaken
 	}
 	sh.ledger = *l
 	if c.m.state != HalfOpen || sh.acting != follows {
@@ -501,8 +528,8 @@ func (c *Circuit) reportLocked(s *settings, e *event, slow bool) {
 	case slow:
 		sh.tally.slice(now).slow++
 	}
-	if e.outcome == Failure {
-		sh.hint = e.hint
+	if e.outcome != Ignored {
+		sh.hint = e.hint // none for a success
 	}
 }
 
@@ -596,14 +623,20 @@ func (b *Batch) outcomes() (n uint64) {
 }
 
 // reported takes in the answer to a report.
-func (c *Circuit) reported(r *Report, answer Reply) {
+func (c *Circuit) reported(r *Report, answer *Reply) {
 	if n := r.Batch.outcomes(); n > 0 && answer.Err != nil {
 		c.mu.Lock()
 		c.rare.share.lost += n
 		c.mu.Unlock()
 	}
-	c.learned(answer, byRemote)
+	c.mu.Lock()
+	c.rare.share.shapedLocked(answer)
+	c.mu.Unlock()
+	c.learned(*answer, byRemote)
 	c.ended()
+	if r.Batch.Longest == 0 {
+		answer.Ledger.Peak = 0 // no failure here: whatever it was, it was somebody else's to decide on
+	}
 }
 
 // exchange asks for the moves that are due and reports what there is to report, until there is nothing more to say. It
@@ -622,11 +655,16 @@ func (c *Circuit) exchange() {
 
 // speak is one round of an exchange. The turn must be taken.
 func (c *Circuit) speak(asking bool) (answer Reply, ok bool) {
-	c.runOrders()
+	_ = c.runOrders()
+	return c.say(asking)
+}
+
+// say reports what there is to report. The turn must be taken.
+func (c *Circuit) say(asking bool) (answer Reply, ok bool) {
 	r, ok := c.takeReport(asking)
 	if ok {
 		answer = c.rare.share.hub.report(r)
-		c.reported(&r, answer)
+		c.reported(&r, &answer)
 	}
 	return answer, ok
 }
@@ -670,24 +708,34 @@ func (c *Circuit) hasOrders() bool {
 	return len(sh.orders) > 0 && !sh.away()
 }
 
-// Sync waits until everything that the circuit has counted is reported, every move that was asked for made, and the
-// ledger read. It returns the context's error or the store's. Without a store there is nothing to wait for.
+// Sync waits until everything that the circuit has counted and others need to know is reported, every move that was asked
+// for made, and the ledger read. It returns the context's error or the store's. Without a store there is nothing to wait for.
 func (c *Circuit) Sync(ctx context.Context) error {
 	s := c.load()
 	if err := ctx.Err(); err != nil || s.sharing == nil {
 		return err
 	}
 	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		select {
 		case c.rare.share.turn <- struct{}{}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		answer, ok := c.speak(true)
+		c.mu.Lock()
+		c.rare.share.again = false
+		c.mu.Unlock()
+		err := c.runOrders()
+		answer, ok := c.say(true)
 		again := c.passTurn()
-		if !ok || answer.Err != nil {
+		if err == nil {
+			err = answer.Err
+		}
+		if !ok || err != nil {
 			c.decide(answer)
-			return answer.Err
+			return err
 		}
 		if c.decide(answer); !again && !c.hasOrders() {
 			return nil
@@ -710,10 +758,47 @@ func (c *Circuit) decide(answer Reply) {
 	s := c.load()
 	held, onRun := s.trips.heldBy(l)
 	if !held && s.trips.user {
-		held = s.userTrips(c.name, slices.Repeat([]Counts{l.Counts}, len(s.trips.rules)))
+		c.askUser(s, answer)
+		return
 	}
 	if held {
 		c.orderOpening(l, onRun)
+	}
+}
+
+// askUser asks the user's trip functions, one goroutine at a time. One that calls Sync is not asked the same again.
+func (c *Circuit) askUser(s *settings, answer Reply) {
+	sh := c.rare.share
+	c.mu.Lock()
+	sh.undecided = &answer
+	mine := !sh.deciding
+	sh.deciding = true
+	c.mu.Unlock()
+	if !mine {
+		return
+	}
+	done := false
+	defer func() {
+		if !done { // a function has ended the goroutine
+			c.mu.Lock()
+			sh.deciding = false
+			c.mu.Unlock()
+		}
+	}()
+	for asked := (*Ledger)(nil); ; {
+		c.mu.Lock()
+		next := sh.undecided
+		sh.undecided = nil
+		if next == nil || asked != nil && asked.Epoch == next.Ledger.Epoch && asked.Counts == next.Ledger.Counts {
+			sh.deciding, done = false, true
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Unlock()
+		asked = &next.Ledger
+		if s.userTrips(c.name, slices.Repeat([]Counts{asked.Counts}, len(s.trips.rules))) {
+			c.orderOpening(asked, false)
+		}
 	}
 }
 
@@ -794,6 +879,11 @@ func (c *Circuit) turnSharedLocked(e *event) {
 	if e.kind != evAdopt {
 		sh.actedLocked(c.m.state)
 	}
+	if e.kind == evSettle && c.m.state == Closed {
+		for i := range sh.orders {
+			sh.orders[i].over = sh.orders[i].acted
+		}
+	}
 	sh.startEpochLocked()
 }
 
@@ -870,6 +960,7 @@ type order struct {
 	event event  // what it is to the machine, where the store is away
 	cause error
 	acted bool // the machine has been told
+	over  bool // and has recovered from it
 }
 
 // lasting reports whether the order stands until it is carried out: an operator's Trip or Reset.
@@ -900,20 +991,23 @@ func (c *Circuit) order(o order) bool {
 }
 
 // runOrders asks the store for the moves that are due, one after the other. The turn must be taken.
-func (c *Circuit) runOrders() {
+func (c *Circuit) runOrders() error {
 	for range maxAttempts {
 		m, ok := c.nextMove()
 		if !ok {
-			return
+			return nil
 		}
 		r := c.rare.share.hub.move(m)
 		c.moved(r)
 		c.ended()
 		if r.Err != nil {
-			return
+			return r.Err
 		}
 	}
+	return errUnmoved
 }
+
+var errUnmoved = errors.New("breaker: store does not carry out a move")
 
 // maxAttempts bounds how often a move is repeated from a newer epoch in one go.
 const maxAttempts = 16
@@ -937,6 +1031,8 @@ func (c *Circuit) nextMove() (m Move, ok bool) {
 	switch {
 	case o.to == Closed:
 		m.Openings = 0
+	case o.acted && o.to == Open && sh.acting == tripped:
+		m.For = duration(max(0, c.m.until-c.m.now))
 	case o.to == Open && o.until != 0:
 		m.For = duration(max(0, o.until-c.m.now))
 	case o.to == Open:
@@ -954,6 +1050,10 @@ func (c *Circuit) pointlessLocked(o *order) bool {
 	switch {
 	case o.epoch != 0:
 		return o.epoch != sh.known
+	case o.acted && o.event.kind == evTrip && sh.acting != follows:
+		return c.m.state != Open || c.m.due(c.m.now) // it has had its time
+	case o.acted && o.event.kind == evTrip && o.over:
+		return true
 	case sh.acting != follows:
 		return false
 	case o.event.kind == evTrip:
@@ -985,6 +1085,7 @@ func (c *Circuit) moved(r Reply) {
 	if r.Ledger.Applied || !o.lasting() {
 		sh.orders = sh.orders[1:]
 	}
+	sh.shapedLocked(&r)
 	c.heardLocked(s, &r, why, cause, now)
 }
 
@@ -1052,6 +1153,12 @@ func (c *Circuit) takeGrantLocked(e *event) bool {
 // await waits for a flight's end, or the caller's.
 func (c *Circuit) await(ctx context.Context, f *flight, asks bool) (err error) {
 	sh := c.rare.share
+	waited := false
+	defer func() {
+		if !waited {
+			c.stopWaiting(true) // a hook has ended the goroutine
+		}
+	}()
 	if asks {
 		sh.hub.run(func() { c.ask(f) })
 	}
@@ -1060,16 +1167,23 @@ func (c *Circuit) await(ctx context.Context, f *flight, asks bool) (err error) {
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
+	waited = true
+	c.stopWaiting(err != nil)
+	return err
+}
+
+// stopWaiting is the end of a call's waiting for a slot.
+func (c *Circuit) stopWaiting(leaves bool) {
+	sh := c.rare.share
 	c.mu.Lock()
 	sh.waiting--
 	var spare []string
-	if err != nil {
+	if leaves {
 		spare = sh.spareLocked()
 	}
 	epoch := sh.known
 	c.mu.Unlock()
 	c.handBack(epoch, spare)
-	return err
 }
 
 // spareLocked takes out the slots that nobody waits for.
@@ -1122,18 +1236,23 @@ func (c *Circuit) answeredLocked(a *Acquire, r *Reply, asked, now int64) {
 	if l.Applied {
 		why = byTimeout
 	}
+	sh.shapedLocked(r)
 	c.heardLocked(s, r, why, nil, now)
 	switch {
 	case r.Err != nil:
 		if sh.acting == follows {
 			sh.acting = alone
 		}
-	case l.Epoch != sh.known || sh.acting != follows:
-	case c.m.state == Open && l.State == Open: // our clock is ahead of the store's
+	case sh.acting != follows, l.Epoch == sh.known && c.m.state == Closed:
+	case l.Epoch == sh.known && c.m.state == Open && l.State == Open: // our clock is ahead of the store's
 		c.m.until = max(c.m.until, c.m.now+min(clampDuration(max(l.Remaining, minDenied)), s.longestOpen()))
 		c.shut.Store(nil)
-	case c.m.state != HalfOpen:
-	case l.Granted == 0:
+	case l.Epoch != sh.known || c.m.state != HalfOpen:
+		if sh.fruitless++; sh.fruitless >= maxFruitless {
+			sh.acting = alone // it answers, but with nothing that helps
+		}
+		return
+	case l.Granted <= 0:
 		wait := max(l.RetryAfter, minDenied)
 		sh.deniedUntil = c.m.now + int64(min(wait, maxDenied))
 		sh.fullUntil = c.m.now + clampDuration(wait)
@@ -1142,7 +1261,11 @@ func (c *Circuit) answeredLocked(a *Acquire, r *Reply, asked, now int64) {
 			sh.grants = append(sh.grants, grant{c.m.epoch, token, asked + int64(a.Lease)})
 		}
 	}
+	sh.fruitless = 0
 }
+
+// maxFruitless is how many answers in a row may neither give nor refuse a slot before the circuit probes by itself.
+const maxFruitless = 4
 
 // handBack gives slots back that nobody has used.
 func (c *Circuit) handBack(epoch uint64, tokens []string) {
@@ -1233,7 +1356,7 @@ func (c *Circuit) sharedLocked(s *settings, wall anchor) *Shared {
 		Connected: sh.failed == nil && !sh.away(),
 		LastError: sh.strange,
 		Lost:      sh.lost,
-		Foreign:   sh.ledger.Foreign,
+		Foreign:   sh.foreign,
 	}
 	if sh.news(s) {
 		a.Pending = sh.tally.n
@@ -1248,20 +1371,23 @@ func (c *Circuit) sharedLocked(s *settings, wall anchor) *Shared {
 }
 
 // sharedCountsLocked is the ledger's counts as last seen, and what is still to be reported.
-func (c *Circuit) sharedCountsLocked() (n Counts, ok bool) {
+func (c *Circuit) sharedCountsLocked(s *settings) (n Counts, ok bool) {
 	sh := c.shareLocked()
 	if !sh.follows() || c.m.state != Closed {
 		return n, false
 	}
 	sh.tally.fold(c.successesLocked(), c.m.now, sh.breaksRun())
 	n = sh.ledger.Counts
-	for _, s := range sh.tally.slices {
-		n.Successes += s.ok
-		n.Failures += s.failed
-		n.Ignored += s.ignored
-		n.Slow += s.slow
+	for _, t := range sh.tally.slices {
+		n.Successes += t.ok
+		n.Failures += t.failed
+		n.Ignored += t.ignored
+		n.Slow += t.slow
 	}
 	r := &sh.tally.run
+	if s.sharing.shape.Failures > 0 && s.trips.rules[0].kind == tripConsecutive {
+		n.ConsecutiveFailures = sh.ledger.RecentRun
+	}
 	if r.broken {
 		n.ConsecutiveFailures = 0
 	}

@@ -2,142 +2,686 @@ package breaker_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"pgregory.net/rapid"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/benbjohnson/clock"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
 	"github.com/breakerkit/breaker/store"
 )
 
-var errShared = errors.New("shared dependency failed")
+// The K vectors again, each circuit on a Memory of its own: alone on it, and as one of several that take turns.
 
-type fleet struct {
-	t     *testing.T
-	clock *clock.Mock
-	store *store.Memory
+// memoryOf is a Memory under a circuit's clock.
+func memoryOf(c breaker.Clock) breaker.Store { return store.NewMemory(store.WithClock(c)) }
+
+// withWays runs f with other ways to make calls.
+func withWays(change func(way) way, f func()) {
+	run, do, policy, permit, every := byRun, byDo, byPolicy, byPermit, everyWay
+	defer func() { byRun, byDo, byPolicy, byPermit, everyWay = run, do, policy, permit, every }()
+	byRun, byDo, byPolicy, byPermit = change(run), change(do), change(policy), change(permit)
+	everyWay = []way{byRun, byDo, byPolicy, byPermit}
+	f()
 }
 
-func newFleet(t *testing.T) *fleet {
-	c := clock.NewMock()
-	c.Set(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
-	m := store.NewMemory(store.WithClock(c))
-	t.Cleanup(func() { _ = m.Close() })
-	return &fleet{t, c, m}
-}
-
-func (f *fleet) node(opts ...breaker.Option) *breaker.Circuit {
-	all := append([]breaker.Option{breaker.WithClock(f.clock), breaker.WithStore(f.store)}, opts...)
-	c, err := breaker.NewCircuit("dep", all...)
-	require.NoError(f.t, err)
-	f.t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
-func failOn(c *breaker.Circuit, n int) {
-	for range n {
-		_ = c.Run(context.Background(), func(context.Context) error { return errShared })
+// stored is a way on circuits with a Store.
+func stored(make func(breaker.Clock) breaker.Store, opts ...breaker.StoreOption) func(way) way {
+	return func(w way) way {
+		w.opts = append(slices.Clip(w.opts), breaker.OnStoreOf(make, opts...))
+		return w
 	}
 }
 
-func okOn(c *breaker.Circuit) error {
-	return c.Run(context.Background(), func(context.Context) error { return nil })
-}
-
-func TestSharedBasics(t *testing.T) {
-	f := newFleet(t)
-	var got []breaker.Transition
-	a := f.node(breaker.WithHooks(breaker.Hooks{StateChange: func(tr breaker.Transition) { got = append(got, tr) }}))
-	var gotB []breaker.Transition
-	b := f.node(breaker.WithHooks(breaker.Hooks{StateChange: func(tr breaker.Transition) { gotB = append(gotB, tr) }}))
-	failOn(a, 3)
-	failOn(b, 1)
-	assert.Equal(t, breaker.Closed, a.State())
-	failOn(b, 1)
-	assert.Equal(t, breaker.Open, a.State())
-	assert.Equal(t, breaker.Open, b.State())
-	t.Logf("%+v", got)
-	t.Logf("%+v", gotB)
-	t.Logf("%+v %+v", a.Snapshot(), a.Snapshot().Shared)
-	f.clock.Add(30*time.Second - 1)
-	require.ErrorIs(t, okOn(a), breaker.ErrOpen)
-	f.clock.Add(1)
-	assert.Equal(t, breaker.HalfOpen, a.State())
-	require.NoError(t, okOn(a))
-	assert.Equal(t, breaker.HalfOpen, b.State())
-	t.Logf("%+v %+v", b.Snapshot(), b.Snapshot().Shared)
-	require.NoError(t, okOn(b))
-	assert.Equal(t, breaker.Closed, a.State())
-	assert.Equal(t, breaker.Closed, b.State())
-	for _, tr := range got {
-		t.Logf("a %v->%v %v epoch %d remote %v cause %v until %v", tr.From, tr.To, tr.Reason, tr.Epoch, tr.Remote, tr.Cause, tr.Until)
-	}
-	for _, tr := range gotB {
-		t.Logf("b %v->%v %v epoch %d remote %v cause %v", tr.From, tr.To, tr.Reason, tr.Epoch, tr.Remote, tr.Cause)
-	}
-}
-
-func TestSharedProbes(t *testing.T) {
-	f := newFleet(t)
-	nodes := make([]*breaker.Circuit, 10)
-	for i := range nodes {
-		nodes[i] = f.node(breaker.WithSuccessThreshold(1), breaker.WithHalfOpenProbes(1))
-	}
-	failOn(nodes[0], 5)
-	f.clock.Add(30 * time.Second)
-	var wg sync.WaitGroup
-	gate := make(chan struct{})
-	ran := make(chan int, 100)
-	rejected := make(chan error, 100)
-	for i := range 40 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			err := nodes[i%10].Run(context.Background(), func(context.Context) error { ran <- i; <-gate; return nil })
-			if err != nil {
-				rejected <- err
+// spread is a way whose calls go to n circuits of the name in turn. The rig's own is one of them.
+func spread(n int, to func(way) way) func(way) way {
+	return func(w way) way {
+		w = to(w)
+		var mu sync.Mutex
+		rigs := make(map[*rig][]*rig)
+		turns := make(map[*rig]int)
+		pick := func(r *rig) *rig {
+			mu.Lock()
+			defer mu.Unlock()
+			all := rigs[r]
+			if all == nil {
+				all = []*rig{r}
+				for range n - 1 {
+					all = append(all, r.sibling(w))
+				}
+				rigs[r] = all
 			}
-		}()
-	}
-	for range 39 {
-		assert.ErrorIs(t, <-rejected, breaker.ErrTooManyProbes)
-	}
-	close(gate)
-	wg.Wait()
-	assert.Len(t, ran, 1)
-	for _, n := range nodes {
-		assert.Equal(t, breaker.Closed, n.State())
+			turns[r]++
+			return all[turns[r]%n]
+		}
+		call := w.call
+		w.call = func(r *rig, ctx context.Context, fn func(context.Context) (int, error)) (int, error) {
+			return call(pick(r), ctx, fn)
+		}
+		return w
 	}
 }
 
-func TestSharedTripReset(t *testing.T) {
-	f := newFleet(t)
-	a, b := f.node(), f.node()
-	a.Trip(errShared)
-	assert.Equal(t, breaker.Open, b.State())
-	b.Reset()
-	assert.Equal(t, breaker.Closed, a.State())
-	a.Trip(errShared)
-	b.OfferProbe()
-	assert.Equal(t, breaker.HalfOpen, a.State())
-	failOn(a, 4)
-	assert.Equal(t, breaker.Open, b.State())
-	require.NoError(t, a.Sync(context.Background()))
+// sibling makes another circuit like the rig's.
+func (r *rig) sibling(w way) *rig {
+	s := &rig{world: r.world, events: newRecorder()}
+	c, err := breaker.Sibling(r.c, s.events.hooks())
+	require.NoError(r, err)
+	s.c = c
+	var opts []breaker.Option
+	if strings.Contains(w.name, "option") {
+		opts = byPolicy.opts[:1]
+	}
+	s.b, err = breaker.Over[int](c, opts...)
+	require.NoError(r, err)
+	r.mu.Lock()
+	r.atEnd = append(r.atEnd, func() { _ = c.Close() })
+	r.mu.Unlock()
+	return s
 }
 
-func TestSharedRun(t *testing.T) {
-	f := newFleet(t)
-	a, b := f.node(), f.node()
-	okOn(b)
-	failOn(a, 4)
-	okOn(b)
-	failOn(a, 4)
-	assert.Equal(t, breaker.Closed, a.State())
-	failOn(b, 1)
-	assert.Equal(t, breaker.Open, a.State())
+type vector struct {
+	name string
+	test func(*testing.T)
+}
+
+// sharedVectors hold on a Store, and however the calls are spread.
+var sharedVectors = []vector{
+	{"K05", TestK05_FailureWindowIsExact},
+	{"K07", TestK07_OpenLastsExactlyTheOpenTimeout},
+	{"K08", TestK08_HalfOpenIsLazy},
+	{"K09", TestK09_HalfOpenAdmitsProbesUpToItsSlots},
+	{"K11", TestK11_ProbeSuccessesCountFromZero},
+	{"K12", TestK12_FailedProbeReopensForAFullPeriod},
+	{"K13", TestK13_CountsStartAtZeroAfterClosing},
+	{"K14", TestK14_FailedProbeReopensThoughTheWindowIsEmpty},
+	{"K16", TestK16_WhichErrorsCountIsAPredicate},
+	{"K22", TestK22_ContextAlreadyDoneTakesNothing},
+	{"K30", TestK30_ToleranceIsTunable},
+	{"K31", TestK31_RecoveryNeedsNoManualCall},
+	{"K31 from anywhere", TestK31_RecoveryFromAnywhere},
+}
+
+// ownVectors count what one circuit has seen.
+var ownVectors = []vector{
+	{"K02", TestK02_ThresholdIsReachedNotExceeded},
+	{"K04", TestK04_SuccessResetsTheRun},
+	{"K10", TestK10_SuccessThresholdCloses},
+	{"K01", TestK01_NewCircuitIsClosedAndPassesEverything},
+	{"K03", TestK03_OpenRejectsAtOnce},
+	{"K15", TestK15_OutcomesFromBeforeATransitionMoveNothing},
+	{"K17", TestK17_IgnoredIsNeitherSuccessNorFailure},
+	{"K18", TestK18_TimeoutsCountAndCancelsDoNot},
+	{"K19", TestK19_ValueAndErrorComeOutAsTheyWere},
+	{"K20", TestK20_TwoStepUse},
+	{"K21", TestK21_OnlyTheFirstSettlementCounts},
+	{"K23", TestK23_PanicCountsAndComesOut},
+	{"K29", TestK29_ProbeThatNeverReturnsDoesNotBlockRecovery},
+	{"K35", TestK35_MaxInFlightStopsTheFirstWave},
+	{"O03", TestO03_LastFailureIsClearedBySuccessAndNoTimerHangsOnIt},
+	{"O06", TestO06_OneReasonPerTransition},
+	{"E2", TestE2_RecoveryOfOneProvider},
+	{"E3", TestE3_FiveTimeoutsSpareTheOthers},
+}
+
+func TestShareVectorsOnMemory(t *testing.T) {
+	withWays(stored(memoryOf), func() {
+		for _, v := range append(slices.Clip(ownVectors), sharedVectors...) {
+			t.Run(v.name, v.test)
+		}
+	})
+}
+
+func TestShareVectorsSpread(t *testing.T) {
+	for n, name := range map[int]string{2: "two", 3: "three"} {
+		t.Run(name, func(t *testing.T) {
+			withWays(spread(n, stored(memoryOf)), func() {
+				for _, v := range sharedVectors {
+					t.Run(v.name, v.test)
+				}
+			})
+		})
+	}
+}
+
+// Several circuits of a name are one circuit: the model of model_test.go, whose calls and commands go to one or the other.
+
+// shModel is the model beside a fleet.
+type shModel struct {
+	*mdlModel
+	nodes []*shNode
+	step  time.Duration // of the waits; 0: any
+
+	opener *shNode // who has opened the circuit, and why: the others do not know
+	opened error
+}
+
+type shNode struct {
+	c     *breaker.Circuit
+	b     *breaker.Breaker[int]
+	got   []breaker.Transition
+	epoch uint64
+}
+
+func newShModel(t *rapid.T, n int, cfg mdlConfig) *shModel {
+	clk := newMdlClock()
+	m := &shModel{mdlModel: newMdlModel(t, clk, cfg)}
+	if cfg.rule.kind != "consecutive" && cfg.rule.kind != "count" {
+		m.step = cfg.rule.last / 20
+	}
+	s := store.NewMemory(store.WithClock(clk))
+	for range n {
+		node := &shNode{}
+		hooks := breaker.Hooks{
+			StateChange: func(e breaker.Transition) { node.got = append(node.got, e) },
+			Reject:      func(_ context.Context, e breaker.Rejection) { m.gotRej = append(m.gotRej, e) },
+		}
+		if m.timed {
+			hooks.Call = func(_ context.Context, e breaker.Call) { m.gotCall = append(m.gotCall, e) }
+		}
+		opts := append(cfg.opts(), breaker.WithIgnore(errMdlIgnore), breaker.WithHooks(hooks), breaker.WithClock(clk), breaker.WithStore(s))
+		b, err := breaker.New[int]("model", opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		node.b, node.c = b, b.Circuit()
+		m.nodes = append(m.nodes, node)
+	}
+	m.turn()
+	m.reset(t) // the first word of a store on an empty ledger is another matter
+	return m
+}
+
+// turn has another node act.
+func (m *shModel) turn() {
+	n := m.nodes[rapid.IntRange(0, len(m.nodes)-1).Draw(m.t, "node")]
+	m.b, m.c = n.b, n.c
+	m.cause = nil
+	if n == m.opener {
+		m.cause = m.opened
+	}
+}
+
+func (m *shModel) acting(do func(*rapid.T)) func(*rapid.T) {
+	return func(t *rapid.T) { m.turn(); do(t) }
+}
+
+func (m *shModel) wait(t *rapid.T) {
+	if m.step == 0 {
+		m.mdlModel.wait(t)
+		return
+	}
+	m.time.pass(m.step * time.Duration(rapid.SampledFrom([]int{1, 1, 2, 5, 9, 10, 19, 20, 21, 100}).Draw(t, "steps")))
+}
+
+// setMode sets the mode of all. Of what a ForcedClosed time has let pass the ledger may remind them at any later word.
+func (m *shModel) setMode(t *rapid.T) {
+	if m.mdlModel.setMode(t); m.mode == breaker.ForcedClosed {
+		m.mode = breaker.Shadow
+	}
+	for _, n := range m.nodes {
+		n.c.SetMode(m.mode)
+	}
+}
+
+// tripNow is Trip, but not of an open circuit that is due: it stays Open in a new epoch, of which no hook is told.
+func (m *shModel) tripNow(t *rapid.T) {
+	if !m.due() {
+		m.trip(t)
+	}
+}
+
+func (m *shModel) sync(t *rapid.T) {
+	for range 2 {
+		for _, n := range m.nodes {
+			if err := n.c.Sync(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if m.state != breaker.Closed {
+		return
+	}
+	for i, n := range m.nodes {
+		got, want := n.c.Snapshot().Counts, m.counts()
+		got.ConsecutiveSuccesses = want.ConsecutiveSuccesses // those that end no run are not reported as a run
+		if m.step == 0 {
+			got.Failures = want.Failures // a ledger keeps those of the window, in slices
+			got.Successes, got.Ignored, got.ConsecutiveSuccesses = want.Successes, want.Ignored, want.ConsecutiveSuccesses
+			got.ConsecutiveFailures = want.ConsecutiveFailures
+		}
+		if got != want {
+			t.Fatalf("node %d counts %+v, want %+v", i, got, want)
+		}
+	}
+}
+
+func (m *shModel) check(t *rapid.T) {
+	var totals breaker.Totals
+	var inFlight int64
+	probes := int64(0)
+	for i, n := range m.nodes {
+		if got := n.c.State(); got != m.visible() {
+			t.Fatalf("node %d: State %v, want %v; %+v", i, got, m.visible(), n.c.Snapshot().Shared)
+		}
+		if got := n.c.Ready(); m.refusal() != "probes" && got != m.admits() {
+			t.Fatalf("node %d: Ready %v, want %v (%s)", i, got, m.admits(), m.refusal())
+		}
+		if m.quiet {
+			continue
+		}
+		s := n.c.Snapshot()
+		totals.Calls += s.Totals.Calls
+		totals.Successes += s.Totals.Successes
+		totals.Failures += s.Totals.Failures
+		totals.Ignored += s.Totals.Ignored
+		totals.Rejected += s.Totals.Rejected
+		totals.Late += s.Totals.Late
+		totals.Slow += s.Totals.Slow
+		totals.Panics += s.Totals.Panics
+		inFlight += s.InFlight
+		probes = max(probes, s.Probes)
+		if s.State == breaker.Open && !s.Until.Equal(m.until) {
+			t.Fatalf("node %d: until %v, want %v", i, s.Until, m.until)
+		}
+		if s.Shared.Alone || !s.Shared.Connected || s.Shared.Lost != 0 {
+			t.Fatalf("node %d: %+v", i, s.Shared)
+		}
+	}
+	if !m.quiet && (fmt.Sprintf("%+v", totals) != fmt.Sprintf("%+v", m.totals) || inFlight != int64(len(m.out))) {
+		t.Fatalf("totals %+v, %d in flight, want %+v, %d", totals, inFlight, m.totals, len(m.out))
+	}
+	m.checkEvents(t)
+}
+
+// checkEvents: every node is told of every change, once, in order; one of them as its own doing.
+func (m *shModel) checkEvents(t *rapid.T) {
+	for i, w := range m.want {
+		own := 0
+		for j, n := range m.nodes {
+			if i >= len(n.got) {
+				t.Fatalf("node %d was not told of %+v", j, w)
+			}
+			g := n.got[i]
+			if g.From != w.From || g.To != w.To || !g.At.Equal(w.At) || !g.Until.Equal(w.Until) || g.Epoch <= n.epoch || g.Name != w.Name {
+				t.Fatalf("node %d after epoch %d:\n got %+v\nwant %+v", j, n.epoch, g, w)
+			}
+			if g.Epoch != m.nodes[0].got[i].Epoch {
+				t.Fatalf("epochs %d and %d of %+v", g.Epoch, m.nodes[0].got[i].Epoch, w)
+			}
+			n.epoch = g.Epoch
+			switch {
+			case g.Remote && g.Reason == breaker.ReasonRemote:
+			case g.Remote || g.Reason != w.Reason:
+				t.Fatalf("node %d: reason %v, remote %v, want %v", j, g.Reason, g.Remote, w.Reason)
+			default:
+				own++
+				switch w.To {
+				case breaker.Open:
+					m.opener, m.opened = n, w.Cause
+				case breaker.Closed:
+					m.opened = nil
+				case breaker.HalfOpen:
+				}
+			}
+			if !g.Remote && w.Cause != errMdlAny && !mdlSameError(g.Cause, w.Cause) || g.Remote && g.Cause != nil {
+				t.Fatalf("node %d: cause %v, want %v", j, g.Cause, w.Cause)
+			}
+		}
+		if own != 1 {
+			t.Fatalf("%d nodes have done %+v", own, w)
+		}
+	}
+	for j, n := range m.nodes {
+		if len(n.got) != len(m.want) {
+			t.Fatalf("node %d was told of %+v, want %+v", j, n.got, m.want)
+		}
+		n.got = nil
+	}
+	for i, w := range m.wantCall {
+		if i < len(m.gotCall) && mdlSameError(m.gotCall[i].Err, w.Err) {
+			m.gotCall[i].Err = w.Err
+		}
+	}
+	for i := range m.gotRej {
+		m.gotRej[i].Err = nil
+	}
+	if !slices.Equal(m.gotCall, m.wantCall) || !slices.Equal(m.gotRej, m.wantRej) {
+		t.Fatalf("hooks\n got %+v %+v\nwant %+v %+v", m.gotCall, m.gotRej, m.wantCall, m.wantRej)
+	}
+	m.want, m.gotCall, m.wantCall, m.gotRej, m.wantRej = nil, nil, nil, nil, nil
+}
+
+func (m *shModel) run() {
+	actions := map[string]func(*rapid.T){"": m.check}
+	for name, a := range map[string]struct {
+		weight int
+		do     func(*rapid.T)
+	}{
+		"call": {9, m.acting(m.call)}, "start": {4, m.acting(m.start)}, "finish": {4, m.finish}, "wait": {4, m.wait}, "already done": {1, m.acting(m.alreadyDone)},
+		"Trip": {1, m.acting(m.tripNow)}, "Reset": {1, m.acting(m.reset)}, "OfferProbe": {1, m.acting(m.offer)}, "SetMode": {1, m.setMode}, "Sync": {1, m.sync},
+	} {
+		for i := range a.weight {
+			actions[fmt.Sprintf("%s %d", name, i)] = a.do
+		}
+	}
+	m.t.Repeat(actions)
+	for _, o := range m.out {
+		if o.permit != nil {
+			o.permit.Done(nil)
+			o.cancel()
+		}
+	}
+	for i, n := range m.nodes {
+		if got := n.c.Snapshot().InFlight; got != 0 {
+			m.t.Fatalf("%d in flight on node %d at the end", got, i)
+		}
+		_ = n.c.Close()
+	}
+}
+
+func TestShareModel(t *testing.T) {
+	for name, rule := range mdlRules {
+		if rule.calls > 0 {
+			continue
+		}
+		for _, n := range []int{1, 2, 3} {
+			t.Run(fmt.Sprintf("%s, %d circuits", name, n), func(t *testing.T) {
+				t.Parallel()
+				for range mdlRounds() {
+					rapid.Check(t, func(t *rapid.T) {
+						cfg := mdlConfig{rule: rule, success: rapid.IntRange(1, 3).Draw(t, "success threshold"), probes: rapid.IntRange(1, 3).Draw(t, "probes"),
+							open: 5 * time.Second, lease: time.Duration(rapid.SampledFrom([]int{3, 5, 8}).Draw(t, "lease")) * time.Second}
+						if rapid.Bool().Draw(t, "backoff") {
+							cfg.factor, cfg.maxOpen = 2, 18*time.Second
+						}
+						newShModel(t, n, cfg).run()
+					})
+				}
+			})
+		}
+	}
+}
+
+// spreadFleet is n circuits of a name on a Memory.
+func spreadFleet(w *world, n int, opts ...breaker.Option) (nodes []*rig) {
+	var clk breaker.Clock
+	if w.clk != nil {
+		clk = w.clk
+	}
+	m := store.NewMemory(store.WithClock(clk))
+	for range n {
+		nodes = append(nodes, w.circuit(append([]breaker.Option{breaker.WithStore(m)}, opts...)...))
+	}
+	return nodes
+}
+
+func allIn(nodes []*rig, want breaker.State) {
+	nodes[0].Helper()
+	for _, r := range nodes {
+		r.state(want)
+	}
+}
+
+// K02, K04, K06, K10, K15, K17, K29 where every call goes to another circuit.
+func TestShareTakingTurns(t *testing.T) {
+	for n := 2; n <= 3; n++ {
+		everywhere(t, func(w *world) {
+			i := 0
+			nodes := spreadFleet(w, n)
+			next := func() *rig { i++; return nodes[i%n] }
+			stale := []*gate{next().gate(), next().gate(), next().gate()}
+			for range 4 {
+				next().fail(1)
+				w.add(time.Hour)
+			}
+			next().ok(1)
+			for range 4 {
+				next().fail(1)
+			}
+			next().failWith(context.Canceled) // of the dependency's: a failure
+			allIn(nodes, breaker.Open)
+			at := w.elapsed()
+			for _, g := range stale {
+				g.finish(errBoom)
+			}
+			w.at(at + 30*time.Second - 1)
+			next().rejected()
+			w.at(at + 30*time.Second)
+			allIn(nodes, breaker.HalfOpen)
+			hung := []*gate{next().gate(), next().gate()}
+			for range n {
+				require.ErrorIs(w, next().rejected(), breaker.ErrTooManyProbes)
+			}
+			w.at(at + 60*time.Second)
+			next().ok(1)
+			hung[0].finish(errBoom) // too old to count
+			allIn(nodes, breaker.HalfOpen)
+			hung[1].finish(nil) // still counts
+			allIn(nodes, breaker.Closed)
+			for _, r := range nodes {
+				steps := []string{"closed>open", "open>half-open", "half-open>closed"}
+				for j, e := range r.events.list() {
+					require.Equal(w, steps[j], fmt.Sprintf("%v>%v", e.From, e.To))
+					require.Equal(w, e.Epoch, nodes[0].events.list()[j].Epoch)
+				}
+				require.Len(w, r.steps(), 3)
+				r.idle()
+			}
+		})
+	}
+}
+
+// S03, K25, BC-119: however many fail at once, on however many circuits, the circuit opens once.
+func TestShareOneTransitionPerCrossing(t *testing.T) {
+	for name, opts := range map[string][]breaker.Option{
+		"run":     nil,
+		"windows": {breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.Last(time.Minute)), breaker.FailureCount(5, time.Minute))},
+		"user":    {breaker.WithTrip(breaker.TripWhen(breaker.Last(time.Minute), func(n breaker.Counts) bool { return n.Failures >= 5 }))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothClocks(t, func(w *world) {
+				nodes := spreadFleet(w, 4, opts...)
+				var gates []*gate
+				for i := range 200 {
+					gates = append(gates, nodes[i%4].gate())
+				}
+				var all sync.WaitGroup
+				for _, g := range gates {
+					all.Go(func() { g.finish(errBoom) })
+				}
+				all.Wait()
+				allIn(nodes, breaker.Open)
+				own := 0
+				for _, r := range nodes {
+					require.Len(w, r.steps(), 1)
+					if !r.events.list()[0].Remote {
+						own++
+					}
+				}
+				require.Equal(w, 1, own)
+			})
+		})
+	}
+}
+
+// E1 step 4a, D04, D05, BC-127: the slots are the fleet's.
+func TestShareProbesOfAFleet(t *testing.T) {
+	for _, limit := range []int{1, 3} {
+		for _, good := range []bool{true, false} {
+			t.Run(fmt.Sprint(limit, good), func(t *testing.T) {
+				everywhere(t, func(w *world) {
+					nodes := spreadFleet(w, 8, breaker.WithSuccessThreshold(limit), breaker.WithOpenTimeout(15*time.Second))
+					nodes[0].c.Trip(nil)
+					w.at(15 * time.Second)
+					var all sync.WaitGroup
+					gates := make([]*gate, 512)
+					for i := range gates {
+						all.Go(func() { gates[i] = nodes[i%8].begin() })
+					}
+					all.Wait()
+					var in []*gate
+					for _, g := range gates {
+						if g.ran {
+							in = append(in, g)
+							continue
+						}
+						require.ErrorIs(w, <-g.result, breaker.ErrTooManyProbes)
+					}
+					require.Len(w, in, limit)
+					for _, g := range in {
+						if good {
+							g.finish(nil)
+						} else {
+							g.finish(errBoom)
+						}
+					}
+					if good {
+						allIn(nodes, breaker.Closed)
+						return
+					}
+					allIn(nodes, breaker.Open)
+					w.at(30*time.Second - 1)
+					nodes[3].rejected()
+					w.at(30 * time.Second)
+					allIn(nodes, breaker.HalfOpen)
+				})
+			})
+		}
+	}
+}
+
+// Every policy sees what all have counted.
+func TestSharePolicies(t *testing.T) {
+	for name, tc := range map[string]struct {
+		opts  []breaker.Option
+		calls string // f: failure, s: success, l: slow; alternating between the circuits
+		open  bool
+	}{
+		"rate reached":        {[]breaker.Option{breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(10*time.Second)))}, "sssssfffff", true},
+		"rate not reached":    {[]breaker.Option{breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(10*time.Second)))}, "ssssssffff", false},
+		"too few for a rate":  {[]breaker.Option{breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(10*time.Second)))}, "fffffffff", false},
+		"a success fills it":  {[]breaker.Option{breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(10*time.Second)))}, "fffffffffs", true},
+		"count":               {[]breaker.Option{breaker.WithTrip(breaker.FailureCount(4, 10*time.Second))}, "fsfsfssf", true},
+		"count not reached":   {[]breaker.Option{breaker.WithTrip(breaker.FailureCount(4, 10*time.Second))}, "fsfsfss", false},
+		"slow":                {[]breaker.Option{breaker.WithTrip(breaker.SlowCallRate(time.Second, 0.5, 4, breaker.Last(time.Minute)))}, "slsl", true},
+		"not slow enough":     {[]breaker.Option{breaker.WithTrip(breaker.SlowCallRate(time.Second, 0.5, 4, breaker.Last(time.Minute)))}, "slss", false},
+		"windowed run":        {[]breaker.Option{breaker.WithFailureThreshold(3), breaker.WithFailureWindow(10 * time.Second)}, "ffsfff", true},
+		"windowed run broken": {[]breaker.Option{breaker.WithFailureThreshold(3), breaker.WithFailureWindow(10 * time.Second)}, "ffsff", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothClocks(t, func(w *world) {
+				nodes := spreadFleet(w, 3, tc.opts...)
+				for i, kind := range tc.calls {
+					allIn(nodes, breaker.Closed)
+					g := nodes[i%3].gate()
+					switch kind {
+					case 'l':
+						w.add(time.Second)
+						g.finish(nil)
+					case 's':
+						g.finish(nil)
+					default:
+						g.finish(errBoom)
+					}
+				}
+				allIn(nodes, map[bool]breaker.State{true: breaker.Open, false: breaker.Closed}[tc.open])
+			})
+		})
+	}
+}
+
+// Modes are each circuit's own.
+func TestShareModes(t *testing.T) {
+	bothClocks(t, func(w *world) {
+		nodes := spreadFleet(w, 2)
+		a, b := nodes[0], nodes[1]
+		a.c.SetMode(breaker.ForcedClosed)
+		a.fail(10)
+		allIn(nodes, breaker.Closed)
+		b.fail(1) // who may ask, does: the failures of the other count
+		allIn(nodes, breaker.Open)
+		a.ok(1)
+		b.rejected()
+		a.c.SetMode(breaker.Shadow)
+		require.NoError(w, a.call(nil))
+		a.c.SetMode(breaker.ForcedOpen)
+		b.c.Reset()
+		a.rejected()
+		b.ok(1)
+		allIn(nodes, breaker.Closed)
+	})
+}
+
+// A call that waits no longer leaves its slot to others; so does one whose hook ends its goroutine.
+func TestShareCancelWhileWaiting(t *testing.T) {
+	bubble(t, byDo, func(w *world) {
+		f := newFaulty(w, false)
+		fl := newFleet(w, f, 2, breaker.WithSuccessThreshold(1))
+		fl.nodes[0].c.Trip(nil)
+		fl.sync()
+		w.add(30 * time.Second)
+		f.set(func(op string) fault {
+			if op == "acquire" {
+				<-time.After(50 * time.Millisecond)
+			}
+			return fault{}
+		})
+		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(w, fl.nodes[0].callCtx(ctx, nil), context.DeadlineExceeded)
+		w.add(100 * time.Millisecond)
+		f.heal()
+		fl.nodes[1].ok(1)
+		w.rest()
+		fl.states(breaker.Closed)
+		fl.nodes[0].idle()
+	})
+}
+
+// BC-136: many names and goroutines on one store, all at once.
+func TestShareHammer(t *testing.T) {
+	guard(t, patience, func() {
+		m := store.NewMemory()
+		var all sync.WaitGroup
+		for name := range 10 {
+			for range 3 {
+				c := breaker.Must(breaker.NewCircuit(fmt.Sprint("c{}:\n\x00", name), breaker.WithStore(m), breaker.WithOpenTimeout(time.Millisecond)))
+				for g := range 4 {
+					all.Go(func() {
+						for i := range 300 {
+							switch (i + g) % 23 {
+							case 7:
+								c.Trip(nil)
+							case 11:
+								c.Reset()
+							case 13:
+								c.OfferProbe()
+							case 17:
+								_ = c.Sync(t.Context())
+							case 19:
+								_ = c.Snapshot()
+							default:
+								_ = c.Run(t.Context(), func(context.Context) error {
+									if i%3 == 0 {
+										return errBoom
+									}
+									return nil
+								})
+							}
+						}
+						if g == 0 {
+							_ = c.Close()
+						}
+					})
+				}
+			}
+		}
+		all.Wait()
+	})
 }

@@ -101,7 +101,7 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 
 // liveCountsLocked is the counts of the first rule's window that has one, while closed; those of the epoch otherwise.
 func (c *Circuit) liveCountsLocked(s *settings) Counts {
-	if n, ok := c.sharedCountsLocked(); ok {
+	if n, ok := c.sharedCountsLocked(s); ok {
 		return n
 	}
 	n := c.epochCountsLocked(s)

@@ -93,7 +93,10 @@ func (w *World) join() *node {
 	if err != nil {
 		panic(err)
 	}
-	n.circuit = c
+	n.circuit, n.state = c, c.State() // finding out where the others stand is no change
+	if s := c.Snapshot(); s.State == breaker.HalfOpen && !s.Until.IsZero() {
+		n.state = breaker.Open // whose period has ended
+	}
 	return n
 }
 
