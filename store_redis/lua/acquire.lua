@@ -1,0 +1,52 @@
+-- Gives probe slots. Where none is given, nothing is written.
+--
+-- ARGV[4] the highest epoch known, [5] the lease, [6] slots that may be live at once, [7] openings for a ledger that has
+-- been lost; then the tokens, one for each slot
+
+local REMEMBERED = 1024 -- slots whose lease has ended
+local told, lease, limit = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local lost = l.epoch == 0 or l.epoch < told
+local due = l.state == 'open' and now >= l.till
+
+if lost or due then
+  local number = above(told)
+  if corrupt or not number or lease == 0 or limit == 0 or #ARGV < 8 then
+    return unchanged()
+  end
+  begin(number, 'half-open', lost and tonumber(ARGV[7]) or l.openings, 0)
+end
+if corrupt or l.state ~= 'half-open' then
+  return unchanged()
+end
+
+local granted, given = 0, false
+for i = 8, #ARGV do
+  local token = ARGV[i]
+  local till = l.tokens[token]
+  if till and till > now then
+    granted = granted + 1
+  elseif not till and l.live < limit and lease > 0 then
+    l.tokens[token] = now + lease
+    l.live, granted, given = l.live + 1, granted + 1, true
+    put('slot:' .. token, string.format('%d', now + lease))
+  end
+end
+
+local first, ended = nil, {}
+for token, till in pairs(l.tokens) do
+  if till <= now then
+    ended[#ended + 1] = token
+  elseif not first or till < first then
+    first = till
+  end
+end
+if given and #ended > REMEMBERED then
+  table.sort(ended, function(a, b) return l.tokens[a] < l.tokens[b] end)
+  for i = 1, #ended - REMEMBERED do
+    unset[#unset + 1] = 'slot:' .. ended[i]
+  end
+end
+if fresh then
+  mirror_epoch()
+end
+return answer({applied = fresh, granted = granted, retry = granted < #ARGV - 7 and first and first - now or 0})

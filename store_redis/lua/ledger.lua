@@ -1,0 +1,318 @@
+-- What every script on a circuit begins with: it reads the ledger, and has the means to change it and to answer.
+--
+-- KEYS[1]  the circuit's hash; KEYS[2] and KEYS[3], with the mirror only: its state key and its failures key
+-- ARGV[1]  the channel, ARGV[2] the circuit's name, ARGV[3] the caller's shape, empty for a reader who has none; the rest
+--          belongs to the operation
+--
+-- Times are microseconds of the server's clock, read once. All numbers are integers up to 2^53, which a Lua number holds
+-- exactly. The fields of the hash are short, so that it stays a listpack:
+--
+--   epoch      number:state:since:until             until is the time of the next probe, 0 unless open
+--   series     openings:progress
+--   shape      window:failures:reporters:config     what the ledger is kept for; window 0 is none
+--   run        number:failures:successes            the run of failures, and the successes since the last failure
+--   sums       successes:failures:ignored:slow      of the window
+--   lately     heard:newest:first:next:held         heard: the time of the last report of that shape
+--   b<i % 20>  as sums                              bucket i of the window, which has 20; the newest is lately's
+--   f<i % failures>  time                           failure i; those from first to next-1 are kept, and the last held of them
+--                                                   belong to the present run
+--   r<i>       time:node                            a caller that failed lately
+--   slot:<token>  the end of a probe's lease
+
+local BUCKETS = 20
+local LIMIT = 9007199254740992 -- 2^53: where counts stop, and what epochs stay below
+local HOUR = 3600000 -- ms
+
+local key, channel, name, shape = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local clock = math.floor(now / 1000)
+
+-- Set by whatever finds that the hash holds what no script of ours has written.
+local corrupt = false
+
+-- parts takes a field apart. A field that is not there has no parts.
+local function parts(text, pattern)
+  if not text then
+    return
+  end
+  local a, b, c, d, e = string.match(text, pattern)
+  corrupt = corrupt or not a
+  return a, b, c, d, e
+end
+
+-- int reads a part; one that is not there is 0.
+local function int(digits)
+  local n = tonumber(digits or 0)
+  if n > LIMIT then
+    corrupt = true
+    return 0
+  end
+  return n
+end
+
+local function two(text)
+  local a, b = parts(text, '^(%d+):(%d+)')
+  return int(a), int(b)
+end
+
+local function three(text)
+  local a, b, c = parts(text, '^(%d+):(%d+):(%d+)')
+  return int(a), int(b), int(c)
+end
+
+local function four(text)
+  local a, b, c, d = parts(text, '^(%d+):(%d+):(%d+):(%d+)')
+  return {int(a), int(b), int(c), int(d)}
+end
+
+-- removed takes away what cannot be read. The circuits then bring the ledger back from what they were last given.
+local function removed()
+  redis.call('DEL', key)
+  return redis.error_reply('CORRUPT the ledger held what could not be read, and has been removed')
+end
+
+local stored = redis.pcall('HMGET', key, 'epoch', 'series', 'shape', 'run', 'sums', 'lately')
+if stored.err then
+  if string.find(stored.err, 'WRONGTYPE') then
+    return removed()
+  end
+  return stored
+end
+
+local l = {state = 'closed', tokens = {}, live = 0, reporters = 0}
+do
+  local number, state, since, till = parts(stored[1], '^(%d+):([%a-]+):(%d+):(%d+)')
+  if number then
+    l.epoch, l.state, l.since, l.till = int(number), state, int(since), int(till)
+    corrupt = corrupt or l.epoch >= LIMIT or (state ~= 'closed' and state ~= 'half-open' and state ~= 'open')
+  else
+    l.epoch, l.since, l.till = 0, now, 0
+  end
+end
+l.openings, l.progress = two(stored[2])
+l.shape = stored[3] or shape
+l.run, l.failures, l.successes = three(stored[4])
+l.run = math.max(l.run, 1)
+l.sums = four(stored[5])
+do
+  local heard, newest, first, nxt, held = parts(stored[6], '^(%d+):(%d+):(%d+):(%d+):(%d+)')
+  l.heard, l.newest = math.min(int(heard), now), int(newest)
+  l.first, l.next, l.held = int(first), int(nxt), int(held)
+end
+
+local function read_shape()
+  local w, f, r = parts(l.shape ~= '' and l.shape, '^(%d+):(%d+):(%d+):')
+  l.window, l.keep, l.tell = int(w), int(f), int(r)
+end
+read_shape()
+
+-- What is to be written. Nothing is written before all has been read.
+local set, unset = {}, {}
+local fresh = false -- begin with an empty hash
+local news = false -- tell the watchers
+
+local function put(field, value)
+  set[#set + 1] = field
+  set[#set + 1] = value
+end
+
+local function put_epoch()
+  put('epoch', string.format('%d:%s:%d:%d', l.epoch, l.state, l.since, l.till))
+end
+
+local function put_series()
+  put('series', string.format('%d:%d', l.openings, l.progress))
+end
+
+-- The server's clock has been set back: the epoch goes on from now, and every deadline keeps its distance to the start.
+local setback = math.max(l.since - now, 0)
+if setback > 0 then
+  l.since = now
+  l.till = math.max(l.till - setback, 0)
+  put_epoch()
+end
+
+-- The slots. An expired one is remembered, because its success still counts.
+local function read_slots()
+  local all = redis.call('HGETALL', key)
+  for i = 1, #all, 2 do
+    local token = string.match(all[i], '^slot:(.*)$')
+    if token then
+      local lease = math.max(int(parts(all[i + 1], '^(%d+)$')) - setback, 0)
+      if setback > 0 then
+        put(all[i], string.format('%d', lease))
+      end
+      l.tokens[token] = lease
+      if lease > now then
+        l.live = l.live + 1
+      end
+    end
+  end
+end
+if l.state == 'half-open' then
+  read_slots()
+end
+
+-- clear forgets all counts, and keeps the ledger for the caller's shape from now on.
+local function clear()
+  fresh = true
+  set = {}
+  l.shape, l.heard = shape, now
+  read_shape()
+  l.failures, l.successes, l.sums, l.newest = 0, 0, {0, 0, 0, 0}, 0
+  l.first, l.next, l.held = 0, 0, 0
+  l.tokens, l.live = {}, 0
+end
+
+-- above is the number of a new epoch, for a caller that was told of another. There is none above what no Store has given.
+local function above(told)
+  local highest = math.max(l.epoch, told, clock - 1)
+  return highest < LIMIT - 1 and highest + 1
+end
+
+-- begin starts an epoch; period is how long an open one lasts.
+local function begin(number, state, openings, period)
+  clear()
+  l.epoch, l.state, l.since, l.openings, l.progress, l.run = number, state, now, openings, 0, 1
+  l.till = state == 'open' and now + period or 0
+  news = true
+end
+
+-- ttl is how long the hash is worth keeping, in milliseconds.
+local function ttl()
+  if l.state == 'open' then
+    return math.max(math.ceil((l.till - now) / 1000), 0) + HOUR
+  end
+  if l.state == 'half-open' then
+    local longest = 0
+    for _, lease in pairs(l.tokens) do
+      longest = math.max(longest, lease - now)
+    end
+    return math.ceil(longest / 1000) + HOUR
+  end
+  if l.window == 0 then
+    return 24 * HOUR
+  end
+  return math.ceil(l.window / 1000) + HOUR
+end
+
+-- in_portions calls a command with any number of arguments: Lua's stack takes fewer than 8,000 at once.
+local function in_portions(command, list)
+  for i = 1, #list, 4000 do
+    redis.call(command, key, unpack(list, i, math.min(i + 3999, #list)))
+  end
+end
+
+local function sums_text(counts)
+  return string.format('%d:%d:%d:%d', counts[1], counts[2], counts[3], counts[4])
+end
+
+local function put_counts()
+  put('run', string.format('%d:%d:%d', l.run, l.failures, l.successes))
+  put('sums', sums_text(l.sums))
+  put('lately', string.format('%d:%d:%d:%d:%d', l.heard, l.newest, l.first, l.next, l.held))
+end
+
+-- write_fresh begins the hash with the fields that every operation reads: they are found the sooner.
+local function write_fresh()
+  redis.call('DEL', key)
+  local rest = set
+  set = {}
+  put_epoch()
+  put_series()
+  put('shape', l.shape)
+  if l.state == 'closed' then
+    put_counts()
+  end
+  in_portions('HSET', set)
+  set = rest
+end
+
+local function write()
+  if fresh then
+    write_fresh()
+  else
+    in_portions('HDEL', unset)
+  end
+  in_portions('HSET', set)
+  redis.call('PEXPIRE', key, string.format('%d', ttl()))
+end
+
+-- mirror_epoch and mirror_run keep two plain keys for others to read: whether the circuit is open, and the length of the run.
+local function mirror_epoch()
+  if not KEYS[2] then
+    return
+  end
+  local left = l.state == 'open' and math.ceil((l.till - now) / 1000) or 0
+  if left > 0 then
+    redis.call('SET', KEYS[2], 'OPEN', 'PX', string.format('%d', left))
+  else
+    redis.call('DEL', KEYS[2])
+  end
+  if l.state == 'closed' then
+    redis.call('DEL', KEYS[3])
+  end
+end
+
+local function mirror_run()
+  if not KEYS[3] then
+    return
+  end
+  if l.failures == 0 then
+    redis.call('DEL', KEYS[3])
+    return
+  end
+  local px = l.window > 0 and math.ceil(l.window / 1000) or 60000
+  redis.call('SET', KEYS[3], string.format('%d', l.failures), 'PX', string.format('%d', px))
+end
+
+local codes = {closed = 0, ['half-open'] = 1, open = 2}
+
+-- standing is the ledger as everybody may see it.
+local function standing()
+  return {
+    clock, l.epoch, codes[l.state], now - l.since, l.state == 'open' and math.max(l.till - now, 0) or 0,
+    l.openings, l.progress, l.live, l.run,
+    l.sums[1], l.sums[2], l.sums[3], l.sums[4], l.failures, l.successes,
+    l.next - l.first, l.held, l.reporters,
+  }
+end
+
+local function tell()
+  local text = standing()
+  for i = 1, #text do
+    text[i] = string.format('%d', text[i])
+  end
+  redis.call('PUBLISH', channel, table.concat(text, ' ') .. '|' .. name)
+end
+
+-- foreign says whether the ledger is kept for another configuration than the caller's.
+local function foreign()
+  if shape == l.shape then
+    return false
+  end
+  local config = '^%d+:%d+:%d+:(.*)$'
+  return shape ~= '' and l.epoch > 0 and string.match(shape, config) ~= string.match(l.shape, config)
+end
+
+-- answer writes what there is to write, tells the watchers if there is news, and returns the reply: how the ledger stands,
+-- and what the operation has done.
+local function answer(done)
+  if corrupt then
+    return removed()
+  end
+  if fresh or #set > 0 or #unset > 0 then
+    write()
+  end
+  if news then
+    tell()
+  end
+  local reply = standing()
+  reply[#reply + 1] = done.peak or 0
+  reply[#reply + 1] = foreign() and 1 or 0
+  reply[#reply + 1] = done.applied and 1 or 0
+  reply[#reply + 1] = done.granted or 0
+  reply[#reply + 1] = done.retry or 0
+  return reply
+end
