@@ -182,16 +182,8 @@ func (c *clockContext) end(err error) {
 	}
 }
 
-func (c *clockContext) Done() <-chan struct{} { return c.done }
-
-// Deadline is by the injected clock. Where that is behind the time package's, net.Dialer and others, which compare it with
-// the latter, would take it for past: it is the parent's then.
-func (c *clockContext) Deadline() (time.Time, bool) {
-	if time.Until(c.deadline) <= 0 {
-		return c.parent.Deadline()
-	}
-	return c.deadline, true
-}
+func (c *clockContext) Deadline() (time.Time, bool) { return c.deadline, true }
+func (c *clockContext) Done() <-chan struct{}       { return c.done }
 
 func (c *clockContext) Err() error {
 	if err := c.parent.Err(); err != nil {

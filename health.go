@@ -1,6 +1,9 @@
 package breaker
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // health is the state of a circuit's health checks: one goroutine while the circuit is open, none otherwise.
 type health struct {
@@ -112,6 +115,15 @@ func (c *Circuit) endHealth(open context.Context) {
 func (c *Circuit) check(s *settings, open context.Context) (good bool) {
 	ctx, cancel := s.time.withTimeout(open, s.draft.cfg.HealthCheck.Timeout, context.DeadlineExceeded)
 	defer cancel()
+	if s.time.clock != nil {
+		ctx = undated{ctx}
+	}
 	s.contain(c.name, "health check", func() { good = s.draft.health(ctx) == nil })
 	return good
 }
+
+// undated is a context that ends by an injected clock and does not say when: net.Dialer, which checks are made with, would
+// compare that with the time package's.
+type undated struct{ context.Context }
+
+func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }

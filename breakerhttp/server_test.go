@@ -266,6 +266,20 @@ func TestHealthCheckOffersAProbe(t *testing.T) {
 	require.Equal(t, breaker.Closed, state(t, tr, up.URL))
 }
 
+// A fake clock that is set in the past does not end a check's dialling.
+func TestHealthCheckOnAClockInThePast(t *testing.T) {
+	up := serve(t, statuses(200))
+	past := clock.NewMock() // 1970
+	c := breaker.Must(breaker.NewCircuit("dep", breaker.WithClock(past), breaker.WithOpenTimeout(time.Hour),
+		breaker.WithHealthCheck(10*time.Second, breakerhttp.CheckTCP(hostOf(t, up.URL)))))
+	defer c.Close()
+	c.Trip(nil)
+	eventually(t, "half-open", func() bool {
+		past.Add(time.Second)
+		return c.Snapshot().Until.IsZero()
+	})
+}
+
 // A check of a host that hangs has 5s.
 func TestHealthCheckLimit(t *testing.T) {
 	started, ended := make(chan struct{}, 1), make(chan struct{}, 1)
