@@ -119,6 +119,18 @@
 // failed, in the order in which they were given; none is asked after a success or after the caller's own cancel, and
 // what it does never counts against the circuit. [Result] tells a rescued answer from the dependency's own.
 //
+// # Several dependencies, several processes
+//
+// [Group] keeps a circuit for each key. The package pool calls one of several members that can do the same, whose circuits
+// allow it. The package breakerhttp puts circuits into an http.Client, one for each origin, or before an http.Handler.
+//
+// [WithStore] makes circuits of one name one, in any number of processes: they count together, open together, and share
+// the probe slots. Each keeps a view of where the others stand, and admits and rejects by it; what it counts travels in
+// batches. So no call waits for the [Store], except those that admit or settle a probe, and those not for long. With the
+// store away each process goes on by itself. [Snapshot] has in [Shared] how the circuit stands with it, [Circuit.Sync] waits
+// until it is in step. The package store has a Store for one process, the module store_redis one for Redis, and
+// docs/sharing.md in the repository says what it costs and what happens when it fails.
+//
 // # Operating
 //
 // [Circuit.Trip] opens a circuit and [Circuit.Reset] closes it; the machine goes on from there. A [Mode] stands above
@@ -166,7 +178,11 @@
 //
 // # Limits
 //
-//   - A circuit lives in one process.
+//   - Without a store a circuit lives in one process. With one, modes, ramps, limits of calls in flight, budgets and
+//     health checks still do.
+//   - With a store failures in a row happen by chance where there are many calls: at 5 % errors five in a row come every
+//     3.4 million. Use a rate there. A policy has one window, exact to a 20th of its length, one flush and one round trip.
+//   - With the store away there may be a probe in each process at once.
 //   - A timeout is cooperative: it ends a context. Detach comes back in time, but the function it left goes on until it
 //     ends by itself, and it goes by the time package's clock.
 //   - A window over a time is exact up to 128 instants and works in slices of 1/64 of its length beyond. On a busy
@@ -186,6 +202,6 @@
 // as long as a few counters take.
 //
 // What takes calls off the fastest path: SlowCallRate, TripWhen, WithMaxInFlight, a ramp while it lasts, a Call hook, a
-// mode other than Auto, call options such as WithTimeout. The function given to Do is the call's one allocation, if it captures variables. How this
-// compares with other breakers is measured in the benchmarks directory, by one command.
+// mode other than Auto, call options such as WithTimeout. The function given to Do is the call's one allocation, if it
+// captures variables. How this compares with other breakers is measured in the benchmarks directory, by one command.
 package breaker

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -46,7 +47,7 @@ const (
 )
 
 // gates are all that the numbers must hold, and what they aim at.
-var gates = append([]gate{
+var gates = slices.Concat([]gate{
 	{must, key{success.name, consecutive}, one, 3, byDefer},
 	{must, key{success.name, nInTime}, one, 3, byDefer},
 	{must, key{success.name, countWindow}, one, 3, byDefer},
@@ -107,7 +108,7 @@ var gates = append([]gate{
 	{target, key{manyKeys.name, groupRow}, two, 180.0 / deferTwo, byDefer},
 	{target, key{growth.name, "breaker, LastCalls(1000000)"}, one, 1.5, bySmallWindow},
 	{target, key{growth.name, "breaker, Last(1h0m0s)"}, one, 1.5, byShortWindow},
-}, httpGates...)
+}, httpGates, poolGates(), storeGates)
 
 // A verdict is one gate with the numbers of a run.
 type verdict struct {
@@ -169,6 +170,8 @@ func (m metric) String() string {
 		return "allocations"
 	case bytes:
 		return "bytes"
+	case asked:
+		return "operations of the Store in a million calls"
 	case one:
 		return "1 goroutine"
 	}
@@ -178,7 +181,7 @@ func (m metric) String() string {
 // format writes a number of the metric, with its unit unless the metric's name says it.
 func (m metric) format(v float64) string {
 	switch m {
-	case allocs:
+	case allocs, asked:
 		return fmt.Sprintf("%.3g", v)
 	case bytes:
 		return fmt.Sprintf("%.0f", v)

@@ -23,7 +23,7 @@ import (
 // where the request goes to a server, if only on the loopback interface.
 var (
 	httpStub     = work{name: "HTTP, on top of a stub", every: never, calls: 1, goroutines: []int{1, 2}}
-	httpLoopback = work{name: "HTTP, loopback", every: never, calls: 1, goroutines: []int{1, 2}}
+	httpLoopback = work{name: "HTTP, loopback", every: never, calls: 1, goroutines: []int{1, 2}, ownTable: true}
 )
 
 // The names of their rows.
@@ -162,17 +162,6 @@ var loopbackURL = sync.OnceValue(func() string {
 		_, _ = io.WriteString(w, strings.Repeat("answer ", 100))
 	})).URL
 })
-
-// subtract takes what a row stands on away from it.
-func subtract(rows []row, r results) {
-	for _, row := range rows {
-		for m, v := range r[row.key()] {
-			if row.over != "" {
-				r.set(row.key(), m, v-r.get(key{row.work.name, row.over}, m))
-			}
-		}
-	}
-}
 
 // The quartiles of a time are metrics besides its median: so much added to the number of goroutines.
 const (

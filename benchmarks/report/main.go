@@ -12,7 +12,7 @@ import (
 
 func main() {
 	var (
-		quick  = flag.Bool("quick", false, "take about one minute instead of five; rougher numbers")
+		quick  = flag.Bool("quick", false, "take about two minutes instead of six; rougher numbers")
 		rounds = flag.Int("rounds", 0, "how often to measure every row (default 11, with -quick 7)")
 		out    = flag.String("o", "REPORT.md", "`file` to write the report to")
 		readme = flag.String("readme", "", "`file` to put the tables into, between its benchmarks:begin and benchmarks:end marks")

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -73,9 +74,15 @@ Shared by more goroutines, ns per call:
 HTTP to a server on the loopback interface, ns per request:
 
 %s
+Choosing a member of a pool and calling it, ns per call:
+
+%s
+What sharing through a Store in the same process adds, ns per call:
+
+%s
 One idle breaker, and all that one key of many needs besides its string:
 
-%s`, machine(p), warning(r), mainTable(rows, r), contentionTable(rows, r), loopbackTable(r), sizeTable(sizes, r))
+%s`, machine(p), warning(r), mainTable(rows, r), contentionTable(rows, r), loopbackTable(r), poolTable(r), storeTable(r), sizeTable(sizes, r))
 }
 
 func mainTable(rows []row, r results) string {
@@ -83,6 +90,9 @@ func mainTable(rows []row, r results) string {
 	t.add("work", "", "ns, 1 goroutine", "2 goroutines", "allocations", "times ours, 1 / 2")
 	last := ""
 	for _, row := range rows {
+		if row.work.ownTable {
+			continue
+		}
 		name := row.work.name
 		if name == last {
 			name = ""
@@ -174,9 +184,17 @@ func nanoseconds(v float64) string {
 	case v == 0:
 		return "–"
 	case v < 100:
-		return fmt.Sprintf("%.1f", v)
+		return fmt.Sprintf("%.1f", tenths(v))
 	}
 	return fmt.Sprintf("%.0f", v)
+}
+
+// tenths rounds a number that may be negative. What rounds to 0 is 0, not -0.
+func tenths(v float64) float64 {
+	if v = math.Round(10*v) / 10; v == 0 {
+		return 0
+	}
+	return v
 }
 
 // warning says when the machine had no second core to give: a call that shares nothing takes half as long per call on two.

@@ -25,6 +25,7 @@ type contender struct {
 	op      op
 	calls   int       // per sample
 	samples []float64 // ns per unit
+	asked   int64     // operations of Stores in all samples
 }
 
 // A metric is what a number in the results says of a row: the ns per unit with so many goroutines when positive, or one
@@ -36,6 +37,7 @@ const (
 	two    metric = 2
 	allocs metric = -1 // allocations per unit
 	bytes  metric = -2 // bytes per idle breaker, or per key
+	asked  metric = -3 // operations of the Store in a million units, with one goroutine
 )
 
 // results are the numbers of one run.
@@ -71,7 +73,6 @@ func measure(rows []row, p plan, progress io.Writer) (results, error) {
 			return nil, err
 		}
 	}
-	subtract(rows, r)
 	return r, nil
 }
 
@@ -96,11 +97,33 @@ func measureInTurn(rows []row, p plan, r results, progress io.Writer) error {
 		left := spent / time.Duration(round+1) * time.Duration(p.rounds-round-1)
 		fmt.Fprintf(progress, "round %d of %d of %d rows, about %v left\n", round+1, p.rounds, len(rows), left.Round(time.Second))
 	}
+	subtract(contenders, r)
 	for _, c := range contenders {
 		r.set(c.row.key(), metric(c.threads), median(c.samples))
 		r.setQuartiles(c)
+		if c.threads == 1 {
+			r.set(c.row.key(), asked, 1e6*float64(c.asked)/(float64(len(c.samples))*c.units()))
+		}
 	}
 	return nil
+}
+
+// subtract takes from each row what it stands on, round by round: what slows the machine for a while slows both.
+func subtract(contenders []contender, r results) {
+	for _, c := range contenders {
+		base := slices.IndexFunc(contenders, func(b contender) bool {
+			return b.row.key() == (key{c.row.work.name, c.row.over}) && b.threads == c.threads
+		})
+		if base < 0 {
+			continue
+		}
+		for i := range c.samples {
+			c.samples[i] -= contenders[base].samples[i]
+		}
+		if c.threads == 1 {
+			r.set(c.row.key(), allocs, r.get(c.row.key(), allocs)-r.get(contenders[base].row.key(), allocs))
+		}
+	}
 }
 
 // prepare makes the contenders, finds out how many calls fill a sample, and counts allocations.
@@ -149,14 +172,18 @@ func (c *contender) whole(calls float64) int {
 // measure takes one sample.
 func (c *contender) measure() error {
 	runtime.GC()
+	before := operations.Load()
 	spent, err := c.run()
 	if err != nil {
 		return err
 	}
-	units := float64(c.calls) / float64(c.row.work.calls)
-	c.samples = append(c.samples, float64(spent.Nanoseconds())/units)
+	c.asked += operations.Load() - before
+	c.samples = append(c.samples, float64(spent.Nanoseconds())/c.units())
 	return nil
 }
+
+// units are those of one sample.
+func (c *contender) units() float64 { return float64(c.calls) / float64(c.row.work.calls) }
 
 // run makes the calls with all goroutines and checks that as many gave an error as the work says.
 func (c *contender) run() (time.Duration, error) {

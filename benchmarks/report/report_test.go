@@ -2,9 +2,13 @@ package main
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/store"
 )
 
 // Every row must do what its work says, at every number of goroutines; contender.run checks it.
@@ -58,6 +62,65 @@ func TestSharedSizeIsWhole(t *testing.T) {
 	shared.instances, inGroup.instances = 1<<16, 1<<16
 	if one, entry := shared.weigh(), inGroup.weigh(); one < 100 || entry < one || entry > one+place {
 		t.Errorf("%s: %.0f bytes, but %s: %.0f", shared.name, one, inGroup.name, entry)
+	}
+}
+
+// A pool with every third member open has them open, however it calls the others.
+func TestPoolsAreAsTheirWorksSay(t *testing.T) {
+	for _, w := range poolWorks {
+		for _, s := range poolStrategies {
+			for _, n := range poolSizes {
+				p := newPool(w, s, n)
+				poolCalls(p)(2 * n)
+				open := 0
+				for _, c := range p.Circuits() {
+					if c.State() == breaker.Open {
+						open++
+					}
+				}
+				want := 0
+				if w.name == poolThird.name {
+					want = n / 3
+				}
+				if open != want {
+					t.Errorf("%s, %s: %d are open instead of %d", w.name, poolRow(s, n), open, want)
+				}
+			}
+		}
+	}
+}
+
+// Gates on operations would all hold if nobody counted them.
+func TestOperationsOfAStoreAreCounted(t *testing.T) {
+	b := ours(breaker.WithFailureThreshold(1), breaker.WithOpenTimeout(time.Hour), breaker.WithStore(&askedStore{store.NewMemory()}))
+	before := operations.Load()
+	if doCalls(b, 1)(1); operations.Load() == before {
+		t.Error("a failure that opens does nothing to the Store")
+	}
+	if b.Circuit().State() != breaker.Open {
+		t.Error("a failure does not open")
+	}
+	before = operations.Load()
+	if doCalls(b, never)(1000); operations.Load() != before {
+		t.Errorf("%d operations for 1000 rejections", operations.Load()-before)
+	}
+}
+
+// What a row stands on is taken away round by round, and only with as many goroutines.
+func TestSubtract(t *testing.T) {
+	base, on := row{work: httpStub, name: "base"}, row{work: httpStub, name: "on", over: "base"}
+	contenders := []contender{
+		{row: base, threads: 1, samples: []float64{10, 100, 10}},
+		{row: base, threads: 2, samples: []float64{5, 5, 5}},
+		{row: on, threads: 1, samples: []float64{13, 103, 14}},
+	}
+	r := results{base.key(): {allocs: 1}, on.key(): {allocs: 3}}
+	subtract(contenders, r)
+	if got := contenders[2].samples; !slices.Equal(got, []float64{3, 3, 4}) || r.get(on.key(), allocs) != 2 {
+		t.Errorf("%v ns and %v allocations on top", got, r.get(on.key(), allocs))
+	}
+	if got := contenders[0].samples; !slices.Equal(got, []float64{10, 100, 10}) || r.get(base.key(), allocs) != 1 {
+		t.Errorf("the base became %v ns and %v allocations", got, r.get(base.key(), allocs))
 	}
 }
 
@@ -125,6 +188,17 @@ func TestMedian(t *testing.T) {
 	}
 	if got := median([]float64{9, 1, 5, 3}); got != 4 {
 		t.Errorf("median of four is %v", got)
+	}
+}
+
+func TestDifferencesAroundZero(t *testing.T) {
+	for v, want := range map[float64]string{-0.04: "+0.0", 0.04: "+0.0", -0.06: "-0.1", 12.34: "+12.3"} {
+		if got := signed(v); got != want {
+			t.Errorf("%v is written as %s", v, got)
+		}
+	}
+	if got := nanoseconds(-0.04); got != "0.0" {
+		t.Errorf("-0.04 is written as %s", got)
 	}
 }
 

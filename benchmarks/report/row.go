@@ -19,6 +19,7 @@ type work struct {
 	calls      int     // how many calls make one unit, whose time is reported
 	goroutines []int   // how many goroutines share the breaker, one measurement each
 	apart      bool    // measured in rounds of its own: its breakers fill so much memory that they would slow every collection
+	ownTable   bool    // its rows stand in a table of its own, not in the main one
 }
 
 // never is the every of a work without failures.
@@ -76,9 +77,11 @@ func allRows() []row {
 	var rows []row
 	for _, w := range []work{
 		anchors, success, tenth, growth, rejected, cycle, probing, twoStep, policies, oneRetry, oneKey, thousandKeys, manyKeys,
-		httpStub, httpLoopback,
+		httpStub, httpLoopback, poolClosed, poolThird, poolLimited, storeClosed, storeOpen,
 	} {
-		for _, source := range [][]row{anchorRows, ourRows, gobreakerRows, failsafeRows, otherRows, policyRows, keyedRows(), httpRows} {
+		for _, source := range [][]row{
+			anchorRows, ourRows, gobreakerRows, failsafeRows, otherRows, policyRows, keyedRows(), httpRows, poolRows(), storeRows(),
+		} {
 			for _, r := range source {
 				if r.work.name == w.name {
 					rows = append(rows, r)
