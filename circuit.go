@@ -411,8 +411,6 @@ type call struct {
 	ended   uint32 // of a Permit, atomic: 1 once somebody settles it
 }
 
-func (k *call) pass() pass { return pass{epoch: k.word >> wordEpoch, probe: k.probe, lease: k.lease} }
-
 // counters returns where this goroutine counts.
 func (c *Circuit) counters() *cell {
 	if s := c.shards.Load(); s != nil {
@@ -669,7 +667,8 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	if o == Failure && err == nil {
 		err = ErrUnacceptable
 	}
-	e := event{kind: evSettle, pass: k.pass(), outcome: o}
+	e := event{kind: evSettle, outcome: o}
+	e.pass.epoch, e.pass.probe, e.pass.lease = k.word>>wordEpoch, k.probe, k.lease
 	if o == Failure {
 		e.hint, e.random = int64(s.hint(err)), s.openJitter()
 	}
@@ -834,10 +833,12 @@ func (c *Circuit) endRunLocked(s *settings) {
 }
 
 func (c *Circuit) blameLocked(err error, now int64) {
-	if c.trouble == nil {
-		c.trouble = &trouble{}
+	t := c.trouble
+	if t == nil {
+		t = &trouble{}
+		c.trouble = t
 	}
-	*c.trouble = trouble{err, now, err}
+	t.err, t.at, t.cause = err, now, err
 }
 
 // fileLocked enters the successes of the fast path into the windows.
