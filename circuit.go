@@ -920,6 +920,13 @@ func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 		c.shut.Store(nil)
 	}
 	c.publishLocked(s)
+	if m.epoch != epoch { // what was in the cells has been taken out
+		c.oks += c.slowOK
+		c.slowOK = 0
+		if c.memory != nil {
+			c.memory.filed = 0
+		}
+	}
 }
 
 // turnLocked starts a new epoch: what happened goes to whoever wants to know, and the counts start at 0.
@@ -1004,19 +1011,12 @@ func (c *Circuit) publishLocked(s *settings) {
 		w |= wordNote
 	}
 	old := c.word.Load()
-	if w == old {
+	if w == old || (w|old)&(wordPlain|wordTimed) == 0 { // of one without these bits, nobody reads the others
 		return
 	}
 	c.word.Store(w)
 	if (w|old)&wordPlain != 0 && tagOf(w) != tagOf(old) {
 		c.retagLocked(old, w)
-	}
-	if w>>wordEpoch != old>>wordEpoch {
-		c.oks += c.slowOK
-		c.slowOK = 0
-		if c.memory != nil {
-			c.memory.filed = 0
-		}
 	}
 }
 
