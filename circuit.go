@@ -105,9 +105,14 @@ type shut struct {
 	err     *OpenError
 	refused refusal
 	until   int64
+	quick   bool // nobody wants to be told, and time.Since(base) is the time
+	base    time.Time
 	time    *timeline
 	tell    *settings // whose Reject hooks want to know; nil: nobody does
 }
+
+// now is the time where it is quick.
+func (sh *shut) now() int64 { return int64(time.Since(sh.base)) }
 
 // NewCircuit makes a circuit. The error names every option that is wrong.
 func NewCircuit(name string, opts ...Option) (*Circuit, error) {
@@ -460,13 +465,18 @@ func (c *Circuit) shutOut(ctx context.Context) error {
 	}
 	cl := c.counters()
 	if n := cl.rejected.Load(); !cl.rejected.CompareAndSwap(n, n+1) {
-		c.contended()
-		cl.rejected.Add(1)
+		c.rejectedAnew(cl)
 	}
 	if sh.tell != nil {
 		sh.tell.rejected(ctx, sh.err)
 	}
 	return sh.err
+}
+
+// rejectedAnew counts a rejection that has met another call at its counter.
+func (c *Circuit) rejectedAnew(cl *cell) {
+	c.contended()
+	cl.rejected.Add(1)
 }
 
 // admitSlow lets a call pass that only wants to know when it starts; otherwise it asks the machine.
@@ -556,7 +566,8 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 	if c.trouble != nil && c.m.state != Closed {
 		e.Cause = c.trouble.cause
 	}
-	sh := &shut{err: e, refused: r, until: c.nextProbeLocked(), time: s.time}
+	sh := &shut{err: e, refused: r, until: c.nextProbeLocked(), time: s.time, base: s.time.base}
+	sh.quick = s.time.clock == nil && !s.onReject && r != refusedForced
 	if s.onReject {
 		sh.tell = s
 	}
