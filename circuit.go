@@ -710,9 +710,9 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 		c.judgedLocked(s, judged, cause, e.now)
 	}
 	n := c.notifierLocked(&fx)
-	var few [2]Counts
 	var asked []Counts
 	if s.trips.user && !fx.late && fx.moved == 0 && c.m.state == Closed && !c.asksStoreLocked() {
+		var few [2]Counts // in here, since others need not clear it
 		asked = c.countsForUserLocked(s, few[:0])
 	}
 	c.mu.Unlock()
