@@ -703,7 +703,7 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	cause := c.countLocked(s, &e, took, err)
 	var u urgency
 	if s.sharing != nil {
-		u = c.deferLocked(s, &e)
+		u = c.deferLocked(s, &e, cause)
 	}
 	c.stepLocked(s, &e, &fx, cause)
 	if judged != nil {
@@ -897,7 +897,7 @@ func (c *Circuit) sample() {
 		c.endRunLocked(s)
 		e := event{kind: evSettle, now: now, pass: pass{epoch: c.m.epoch}, trip: s.trips.holds(c.memory, now, c.run)}
 		if s.sharing != nil {
-			u = c.deferLocked(s, &e)
+			u = c.deferLocked(s, &e, nil)
 		}
 		c.stepLocked(s, &e, &fx, nil)
 		n = c.notifierLocked(&fx)
