@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"time"
 )
 
@@ -119,8 +120,21 @@ func (b *Breaker[T]) Do(ctx context.Context, fn func(context.Context) (T, error)
 	}
 	w := c.word.Load() // from here to the defer it is c.admit, whose call would be a tenth of the time
 	if w&wordPlain == 0 {
-		if err := c.shutOut(ctx); err != nil {
-			return b.refused(ctx, fn, err)
+		if sh := c.shut.Load(); sh != nil {
+			if !sh.quick {
+				if err := c.shutOut(ctx); err != nil {
+					return b.refused(ctx, fn, err)
+				}
+			} else if sh.now() < sh.until { // c.shutOut: of 32 ns the clock has 23, and the two calls had 2
+				cl := c.counters()
+				if n := cl.rejected.Load(); !cl.rejected.CompareAndSwap(n, n+1) {
+					c.rejectedAnew(cl)
+				}
+				if b.plan == nil {
+					return v, sh.err
+				}
+				return b.refused(ctx, fn, sh.err)
+			}
 		}
 	}
 	var k call
@@ -371,9 +385,26 @@ func (b *Breaker[T]) classify(ctx context.Context, v T, err error, overran bool)
 	return o
 }
 
-// rejection reports whether an error is a circuit's or limiter's refusal to call.
+// rejection reports whether an error is a circuit's or limiter's refusal to call. It is errors.Is for both targets at
+// once, which saves every failure 5 ns.
 func rejection(err error) bool {
-	return errors.Is(err, ErrOpen) || errors.Is(err, ErrTooManyInFlight)
+	for err != nil {
+		if err == ErrOpen || err == ErrTooManyInFlight {
+			return true
+		}
+		if e, ok := err.(interface{ Is(error) bool }); ok && (e.Is(ErrOpen) || e.Is(ErrTooManyInFlight)) {
+			return true
+		}
+		switch e := err.(type) {
+		case interface{ Unwrap() error }:
+			err = e.Unwrap()
+		case interface{ Unwrap() []error }:
+			return slices.ContainsFunc(e.Unwrap(), rejection)
+		default:
+			return false
+		}
+	}
+	return false
 }
 
 func (c *Circuit) countRescue(kind Rescue) {

@@ -105,9 +105,14 @@ type shut struct {
 	err     *OpenError
 	refused refusal
 	until   int64
+	quick   bool // nobody wants to be told, and time.Since(base) is the time
+	base    time.Time
 	time    *timeline
 	tell    *settings // whose Reject hooks want to know; nil: nobody does
 }
+
+// now is the time where it is quick.
+func (sh *shut) now() int64 { return int64(time.Since(sh.base)) }
 
 // NewCircuit makes a circuit. The error names every option that is wrong.
 func NewCircuit(name string, opts ...Option) (*Circuit, error) {
@@ -411,8 +416,6 @@ type call struct {
 	ended   uint32 // of a Permit, atomic: 1 once somebody settles it
 }
 
-func (k *call) pass() pass { return pass{epoch: k.word >> wordEpoch, probe: k.probe, lease: k.lease} }
-
 // counters returns where this goroutine counts.
 func (c *Circuit) counters() *cell {
 	if s := c.shards.Load(); s != nil {
@@ -462,13 +465,18 @@ func (c *Circuit) shutOut(ctx context.Context) error {
 	}
 	cl := c.counters()
 	if n := cl.rejected.Load(); !cl.rejected.CompareAndSwap(n, n+1) {
-		c.contended()
-		cl.rejected.Add(1)
+		c.rejectedAnew(cl)
 	}
 	if sh.tell != nil {
 		sh.tell.rejected(ctx, sh.err)
 	}
 	return sh.err
+}
+
+// rejectedAnew counts a rejection that has met another call at its counter.
+func (c *Circuit) rejectedAnew(cl *cell) {
+	c.contended()
+	cl.rejected.Add(1)
 }
 
 // admitSlow lets a call pass that only wants to know when it starts; otherwise it asks the machine.
@@ -558,7 +566,8 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 	if c.trouble != nil && c.m.state != Closed {
 		e.Cause = c.trouble.cause
 	}
-	sh := &shut{err: e, refused: r, until: c.nextProbeLocked(), time: s.time}
+	sh := &shut{err: e, refused: r, until: c.nextProbeLocked(), time: s.time, base: s.time.base}
+	sh.quick = s.time.clock == nil && !s.onReject && r != refusedForced
 	if s.onReject {
 		sh.tell = s
 	}
@@ -669,7 +678,8 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	if o == Failure && err == nil {
 		err = ErrUnacceptable
 	}
-	e := event{kind: evSettle, pass: k.pass(), outcome: o}
+	e := event{kind: evSettle, outcome: o}
+	e.pass.epoch, e.pass.probe, e.pass.lease = k.word>>wordEpoch, k.probe, k.lease
 	if o == Failure {
 		e.hint, e.random = int64(s.hint(err)), s.openJitter()
 	}
@@ -693,16 +703,16 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	cause := c.countLocked(s, &e, took, err)
 	var u urgency
 	if s.sharing != nil {
-		u = c.deferLocked(s, &e)
+		u = c.deferLocked(s, &e, cause)
 	}
 	c.stepLocked(s, &e, &fx, cause)
 	if judged != nil {
 		c.judgedLocked(s, judged, cause, e.now)
 	}
 	n := c.notifierLocked(&fx)
-	var few [2]Counts
 	var asked []Counts
 	if s.trips.user && !fx.late && fx.moved == 0 && c.m.state == Closed && !c.asksStoreLocked() {
+		var few [2]Counts // in here, since others need not clear it
 		asked = c.countsForUserLocked(s, few[:0])
 	}
 	c.mu.Unlock()
@@ -834,10 +844,12 @@ func (c *Circuit) endRunLocked(s *settings) {
 }
 
 func (c *Circuit) blameLocked(err error, now int64) {
-	if c.trouble == nil {
-		c.trouble = &trouble{}
+	t := c.trouble
+	if t == nil {
+		t = &trouble{}
+		c.trouble = t
 	}
-	*c.trouble = trouble{err, now, err}
+	t.err, t.at, t.cause = err, now, err
 }
 
 // fileLocked enters the successes of the fast path into the windows.
@@ -885,7 +897,7 @@ func (c *Circuit) sample() {
 		c.endRunLocked(s)
 		e := event{kind: evSettle, now: now, pass: pass{epoch: c.m.epoch}, trip: s.trips.holds(c.memory, now, c.run)}
 		if s.sharing != nil {
-			u = c.deferLocked(s, &e)
+			u = c.deferLocked(s, &e, nil)
 		}
 		c.stepLocked(s, &e, &fx, nil)
 		n = c.notifierLocked(&fx)
@@ -919,6 +931,13 @@ func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 		c.shut.Store(nil)
 	}
 	c.publishLocked(s)
+	if m.epoch != epoch { // what was in the cells has been taken out
+		c.oks += c.slowOK
+		c.slowOK = 0
+		if c.memory != nil {
+			c.memory.filed = 0
+		}
+	}
 }
 
 // turnLocked starts a new epoch: what happened goes to whoever wants to know, and the counts start at 0.
@@ -1003,19 +1022,12 @@ func (c *Circuit) publishLocked(s *settings) {
 		w |= wordNote
 	}
 	old := c.word.Load()
-	if w == old {
+	if w == old || (w|old)&(wordPlain|wordTimed) == 0 { // of one without these bits, nobody reads the others
 		return
 	}
 	c.word.Store(w)
 	if (w|old)&wordPlain != 0 && tagOf(w) != tagOf(old) {
 		c.retagLocked(old, w)
-	}
-	if w>>wordEpoch != old>>wordEpoch {
-		c.oks += c.slowOK
-		c.slowOK = 0
-		if c.memory != nil {
-			c.memory.filed = 0
-		}
 	}
 }
 

@@ -390,7 +390,7 @@ func DefaultClassifier(err error) Outcome {
 	switch {
 	case err == nil:
 		return Success
-	case errors.Is(err, ErrOpen), errors.Is(err, ErrTooManyInFlight):
+	case rejection(err):
 		return Ignored
 	}
 	return Failure

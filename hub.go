@@ -419,7 +419,7 @@ func (h *hub) reportFor(all []*Circuit) {
 	for i, c := range speakers {
 		c.reported(&reports[i], &replies[i])
 		h.pass(c, nil)
-		h.consider(c, replies[i])
+		h.consider(c, &reports[i], replies[i])
 	}
 }
 
@@ -443,12 +443,12 @@ func (h *hub) pass(c *Circuit, err error) {
 }
 
 // consider has a circuit decide on what was answered; beside this goroutine where that runs a user's function.
-func (h *hub) consider(c *Circuit, r Reply) {
-	if c.load().trips.user && !h.immediate {
-		go c.decide(r)
+func (h *hub) consider(c *Circuit, r *Report, answer Reply) {
+	if c.load().trips.user {
+		go c.decide(r, answer)
 		return
 	}
-	c.decide(r)
+	c.decide(r, answer)
 }
 
 // poll reads the circuits that are in use, some in each round where they are many.
@@ -507,12 +507,8 @@ func (h *hub) readAll(names []string) {
 
 // readReply takes in where the ledger stands.
 func (c *Circuit) readReply(r Reply) {
-	hub := c.rare.share.hub
 	c.learned(r, byRemote)
 	c.tell(c.load())
-	if r.Err == nil {
-		hub.consider(c, r)
-	}
 	c.pursue()
 }
 

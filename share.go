@@ -130,6 +130,7 @@ type share struct {
 	wanted  urgency // what the hub knows of it
 	sentAt  int64   // when a report was last begun
 	hint    int64   // how long the last failure asked to be left alone
+	cause   error   // what the last outcome would be to a trip
 	lost    uint64
 	orders  []order // moves to ask the store for, one after the other
 	moving  int     // operations on their way that may begin an epoch
@@ -411,7 +412,7 @@ func (sh *share) actedLocked(to State) {
 // startEpochLocked forgets what belonged to the stay that has ended.
 func (sh *share) startEpochLocked() {
 	sh.tally = tally{}
-	sh.hint, sh.wanted = 0, notAtAll
+	sh.hint, sh.cause, sh.wanted = 0, nil, notAtAll
 	sh.grants, sh.tokens = nil, nil
 	sh.deniedUntil = 0
 }
@@ -622,6 +623,11 @@ func (b *Batch) outcomes() (n uint64) {
 	return n
 }
 
+// decides reports whether a batch has what a trip policy looks at.
+func (b *Batch) decides() bool {
+	return slices.ContainsFunc(b.Slices, func(s Slice) bool { return s.Successes > 0 || s.Failures > 0 })
+}
+
 // reported takes in the answer to a report.
 func (c *Circuit) reported(r *Report, answer *Reply) {
 	if n := r.Batch.outcomes(); n > 0 && answer.Err != nil {
@@ -643,30 +649,23 @@ func (c *Circuit) reported(r *Report, answer *Reply) {
 // leaves that to another goroutine which is at it already.
 func (c *Circuit) exchange() {
 	for c.takeTurn() {
-		answer, ok := c.speak(false)
-		switch again := c.passTurn(); {
-		case ok:
-			c.decide(answer)
-		case !again:
+		_ = c.runOrders()
+		r, answer, ok := c.say(false)
+		again := c.passTurn()
+		if !ok && !again {
 			return
 		}
+		c.decide(&r, answer)
 	}
-}
-
-// speak is one round of an exchange. The turn must be taken.
-func (c *Circuit) speak(asking bool) (answer Reply, ok bool) {
-	_ = c.runOrders()
-	return c.say(asking)
 }
 
 // say reports what there is to report. The turn must be taken.
-func (c *Circuit) say(asking bool) (answer Reply, ok bool) {
-	r, ok := c.takeReport(asking)
-	if ok {
+func (c *Circuit) say(asking bool) (r Report, answer Reply, ok bool) {
+	if r, ok = c.takeReport(asking); ok {
 		answer = c.rare.share.hub.report(r)
 		c.reported(&r, &answer)
 	}
-	return answer, ok
+	return r, answer, ok
 }
 
 // takeTurn takes the turn, or leaves word that somebody wanted it.
@@ -728,17 +727,14 @@ func (c *Circuit) Sync(ctx context.Context) error {
 		c.rare.share.again = false
 		c.mu.Unlock()
 		err := c.runOrders()
-		answer, ok := c.say(true)
+		r, answer, ok := c.say(true)
 		again := c.passTurn()
+		c.decide(&r, answer)
 		if err == nil {
 			err = answer.Err
 		}
-		if !ok || err != nil {
-			c.decide(answer)
+		if !ok || err != nil || !again && !c.hasOrders() {
 			return err
-		}
-		if c.decide(answer); !again && !c.hasOrders() {
-			return nil
 		}
 	}
 }
@@ -746,9 +742,12 @@ func (c *Circuit) Sync(ctx context.Context) error {
 // Decisions.
 
 // decide asks the store to open if the ledger's counts are a reason to; without an answer the circuit's own counts are.
-func (c *Circuit) decide(answer Reply) {
+// Time alone is no reason: without a success or a failure in the report, there is nothing to decide.
+func (c *Circuit) decide(r *Report, answer Reply) {
 	l := &answer.Ledger
 	switch {
+	case !r.Batch.decides():
+		return
 	case answer.Err != nil:
 		c.decideAlone()
 		return
@@ -814,7 +813,7 @@ func (c *Circuit) orderOpening(l *Ledger, onRun bool) {
 		e.hint, e.pass.epoch = sh.hint, c.m.epoch
 		switch {
 		case l.Reporters >= s.sharing.shape.Reporters:
-			o := order{to: Open, why: byThreshold, epoch: l.Epoch, event: e}
+			o := order{to: Open, why: byThreshold, epoch: l.Epoch, event: e, cause: sh.cause}
 			if onRun {
 				o.run = l.Run
 			}
@@ -845,11 +844,14 @@ func (c *Circuit) decideAlone() {
 
 // deferLocked leaves the opening of a circuit that follows its ledger to the ledger's counts, unless the store is known to
 // be away. It says when the store should hear of what has happened.
-func (c *Circuit) deferLocked(s *settings, e *event) urgency {
+func (c *Circuit) deferLocked(s *settings, e *event, cause error) urgency {
 	if !c.asksStoreLocked() {
 		return notAtAll
 	}
 	e.trip = false
+	if e.pass.epoch == c.m.epoch && e.outcome != Ignored {
+		c.rare.share.cause = cause
+	}
 	return c.urgencyLocked(s, e.now)
 }
 
@@ -1245,7 +1247,7 @@ func (c *Circuit) answeredLocked(a *Acquire, r *Reply, asked, now int64) {
 		}
 	case sh.acting != follows, l.Epoch == sh.known && c.m.state == Closed:
 	case l.Epoch == sh.known && c.m.state == Open && l.State == Open: // our clock is ahead of the store's
-		c.m.until = max(c.m.until, c.m.now+min(clampDuration(max(l.Remaining, minDenied)), s.longestOpen()))
+		c.m.until = max(c.m.until, c.m.now+min(max(clampDuration(l.Remaining), 1), s.longestOpen()))
 		c.shut.Store(nil)
 	case l.Epoch != sh.known || c.m.state != HalfOpen:
 		if sh.fruitless++; sh.fruitless >= maxFruitless {
@@ -1253,7 +1255,10 @@ func (c *Circuit) answeredLocked(a *Acquire, r *Reply, asked, now int64) {
 		}
 		return
 	case l.Granted <= 0:
-		wait := max(l.RetryAfter, minDenied)
+		wait := l.RetryAfter
+		if wait <= 0 {
+			wait = minDenied
+		}
 		sh.deniedUntil = c.m.now + int64(min(wait, maxDenied))
 		sh.fullUntil = c.m.now + clampDuration(wait)
 	default:

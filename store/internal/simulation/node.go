@@ -452,7 +452,9 @@ func (w *World) later(n *node, op any, again bool) {
 	w.at(w.now+w.delay(), func() {
 		if !w.healing {
 			w.note(n.id, "late command", 0, 0)
+			w.late = true
 			w.server.apply(n, op, again)
+			w.late = false
 		}
 	})
 }

@@ -67,6 +67,7 @@ type World struct {
 
 	reachable time.Duration // the store is, from then on
 	healing   bool          // the faults have ended
+	late      bool          // a late copy of a command is being carried out
 	depth     int           // of what happens while something else is on its way
 	budget    int           // operations left in this step
 	stats     Stats
