@@ -302,10 +302,10 @@ func WithSnapshot(s Snapshot) Option {
 
 // WithStore makes the circuit one with all others of its name on the same [Store], in this process and in others: they
 // count together, open together, and share the probes. A call that is admitted while Closed, or rejected while Open, does
-// not wait for the store; admitting and settling a probe may, for no longer than the store's own timeout. Where the store
-// cannot be reached, the circuit goes on by itself, and no call fails for it; see [Shared].
+// not wait for the store; admitting and settling a probe may, for the store's own timeout or, where it does not keep that,
+// a quarter longer. Where the store cannot be reached, the circuit goes on by itself, and no call fails for it; see [Shared].
 //
-// NewCircuit reads where the others stand before it returns, and waits for that no longer than the store's timeout.
+// NewCircuit reads where the others stand before it returns, and waits as long for that at most.
 //
 // With a store a trip policy has one time window, the same for every condition that has any, and one slow limit; a
 // window over LastCalls is refused. The mode stays each process's own.

@@ -20,7 +20,7 @@
 //
 // Calls of a circuit that is Closed or Open cause no command: outcomes travel in batches, and changes are pushed. One
 // operation is one script on one key; the batches of many circuits go in one pipeline. A script takes the server some 10 to
-// 50 microseconds, whatever has been counted and however long the window is, and a circuit 200 to 1,400 bytes. In a process
+// 50 microseconds, whatever has been counted and however long the window is, and a circuit 180 to 1,400 bytes. In a process
 // there is one connection and one goroutine that listens, however many circuits there are, and one more goroutine for
 // every operation that is under way.
 //

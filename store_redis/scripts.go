@@ -89,9 +89,12 @@ func run(ctx context.Context, client redis.UniversalClient, calls []call) []once
 			done[i] = calls[i].command(ctx, withSource)
 			_ = pipe.Process(ctx, done[i]) // it only queues
 		}
-		_, _ = pipe.Exec(ctx) // every command has its own error
+		_, err := pipe.Exec(ctx)
 		var still []int
 		for _, i := range unknown {
+			if err != nil && done[i].Err() == nil && done[i].Val() == nil {
+				done[i].SetErr(err) // a login that failed is no command's own error
+			}
 			if redis.HasErrorPrefix(done[i].Err(), "NOSCRIPT") {
 				still = append(still, i)
 			}
