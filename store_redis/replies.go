@@ -14,8 +14,8 @@ import (
 
 // ErrCorrupt is what an operation returns when it found something in place of a circuit's ledger that it could not read: a
 // key of another type, or fields that no version of this package has written. It has removed it, so that this is told once.
-// The circuits then bring the ledger back from what they were last given.
-var ErrCorrupt = errors.New("storeredis: unreadable ledger removed")
+// The circuits then bring the ledger back from what they were last given. It is a [breaker.ErrLedger].
+var ErrCorrupt = fmt.Errorf("storeredis: %w, and was removed", breaker.ErrLedger)
 
 const (
 	standing = 18 // numbers that say how a ledger stands
