@@ -315,7 +315,7 @@ func WithStore(s Store, opts ...StoreOption) Option {
 		switch {
 		case isNil(s):
 			d.faults.add("Store", "must not be nil")
-		case !reflect.TypeOf(s).Comparable():
+		case !reflect.ValueOf(s).Comparable():
 			d.faults.add("Store", "must be comparable, such as a pointer, got %T", s)
 		default:
 			d.store.store = s

@@ -492,7 +492,7 @@ func TestFault_NoGoroutinePerCircuit(t *testing.T) {
 			require.Equal(w, breaker.Open, c.State())
 		}
 		w.at(30 * time.Second)
-		require.LessOrEqual(w, runtime.NumGoroutine(), before)
+		noMoreThan(w, before)
 	})
 }
 

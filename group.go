@@ -346,10 +346,11 @@ func (g *Group[T]) add(m *member[T]) {
 	} else {
 		g.rememberLocked(m)
 	}
-	if g.closed {
-		_ = m.own.Close()
-	}
+	closed := g.closed
 	g.mu.Unlock()
+	if closed {
+		_ = m.own.Close() // which asks the store, and may call hooks
+	}
 	if !room {
 		s.hookOverflow(m.own.name)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,7 +25,7 @@ var (
 )
 
 // patience is how long a test may take in real time before it is taken to be stuck.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // guard runs f and fails the test if f has not returned after d: a wedge shows as a failure with stacks, and the other
 // tests run on.
@@ -404,6 +405,39 @@ func (r *recorder) waitFor(w *world, enough func([]breaker.Transition) bool) []b
 			require.FailNow(w, "events are missing", "%v", events)
 		}
 	}
+}
+
+// inBubble counts the goroutines of the caller's bubble, once nothing moves in it. Those outside, such as the runtime's own
+// that clean up after the tests before, come and go.
+func inBubble() int {
+	synctest.Wait()
+	stacks := make([]byte, 1<<20)
+	text := string(stacks[:runtime.Stack(stacks, true)])
+	own, _, _ := strings.Cut(text, ":\n")
+	_, bubble, ok := strings.Cut(own, ", synctest bubble ")
+	if !ok {
+		panic("not in a bubble: " + own)
+	}
+	bubble, _, _ = strings.Cut(bubble, "]")
+	n := 0
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "goroutine ") && strings.Contains(line, ", synctest bubble "+bubble+"]") {
+			n++
+		}
+	}
+	return n
+}
+
+// noMoreThan waits until there are no more goroutines than before: those of tests before, and the runtime's that clean up
+// after them, come and go.
+func noMoreThan(t require.TestingT, before int) {
+	for range 1_000_000 { // not for some time: in a bubble that does not pass
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		runtime.Gosched()
+	}
+	require.LessOrEqual(t, runtime.NumGoroutine(), before)
 }
 
 // inGoroutine runs f in a goroutine of its own and reports how it ended: by a panic with what value, or otherwise.

@@ -202,8 +202,15 @@ func (c *Circuit) attach(s *settings) {
 	}
 	c.mu.Lock()
 	sh.joined = true
+	switch {
+	case sh.known > 0:
+		c.run, c.runMark = 0, 0 // of a Snapshot: the ledger knows better
+	case sh.failed == nil && c.m.state != Closed: // a Snapshot knows what nobody else does
+		sh.orders = append(sh.orders, order{to: Open, why: byRemote, until: max(c.m.now, c.m.until)})
+	}
 	c.mu.Unlock()
 	c.tell(s)
+	c.pursue()
 }
 
 // What the store says.
@@ -245,9 +252,13 @@ const maxAhead = 24 * 60 * 60 * 1000
 
 // shapedLocked takes in what the answer to a question with a Shape says about it.
 func (sh *share) shapedLocked(r *Reply) {
-	if r.Err == nil {
-		sh.foreign = r.Ledger.Foreign
+	if r.Err != nil {
+		return
 	}
+	if sh.foreign && !r.Ledger.Foreign {
+		sh.strange = "" // that is over, and news if it comes again
+	}
+	sh.foreign = r.Ledger.Foreign
 }
 
 // saidLocked notes something strange for the StoreError hooks, unless it is what they heard last.
@@ -294,6 +305,10 @@ func (c *Circuit) adoptLocked(s *settings, l *Ledger, why reason, cause error, n
 	first := sh.known == 0 && sh.acting == follows && c.m.state == Closed && l.State == Closed && why != byHand
 	returning := !news && sh.acting == alone
 	sh.known = l.Epoch
+	if first && news { // the series of openings that the others are in
+		c.m.opens = l.Openings
+		c.m.since = min(c.m.now, now-clampDuration(l.Age))
+	}
 	if returning {
 		sh.acting = follows
 	}

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -790,10 +791,9 @@ func TestShareGoexitInACallHookOfAProbe(t *testing.T) {
 // Goexit in a StateChange hook when asking
 func TestShareGoexitInAStateChangeHook(t *testing.T) {
 	bothHubs(t, func(w *world, f *faulty) {
-		exit := false
+		var exit atomic.Bool
 		fl := newFleet(w, f, 1, breaker.WithSuccessThreshold(3), breaker.WithHooks(breaker.Hooks{StateChange: func(breaker.Transition) {
-			if exit {
-				exit = false
+			if exit.CompareAndSwap(true, false) {
 				runtime.Goexit()
 			}
 		}}))
@@ -801,9 +801,10 @@ func TestShareGoexitInAStateChangeHook(t *testing.T) {
 		a.c.Trip(nil)
 		fl.sync()
 		w.add(30 * time.Second)
-		exit = true
+		exit.Store(true)
 		inGoroutine(func() { _ = a.call(nil) })
-		exit = false
+		synctest.Wait() // until the hooks have been told
+		exit.Store(false)
 		fl.rest()
 		a.ok(1)
 		g := a.gate()
@@ -1014,20 +1015,20 @@ func TestShareHubGoroutines(t *testing.T) {
 		counts := make(map[int]int)
 		for _, n := range []int{1, 1000} {
 			f := newFaulty(w, false)
-			before := runtime.NumGoroutine()
+			before := inBubble()
 			var all []*breaker.Circuit
 			for i := range n {
 				all = append(all, breaker.Must(breaker.NewCircuit(fmt.Sprint("c", i), breaker.WithStore(f))))
 			}
 			w.add(5 * time.Second)
-			counts[n] = runtime.NumGoroutine() - before
+			counts[n] = inBubble() - before
 			require.Equal(w, 1, f.watches)
 			for _, c := range all {
 				require.NoError(w, c.Close())
 				require.NoError(w, c.Close())
 			}
 			synctest.Wait()
-			require.Equal(w, before, runtime.NumGoroutine())
+			require.Equal(w, before, inBubble())
 			require.Zero(w, f.watches)
 			require.NoError(w, all[0].Run(w.Context(), func(context.Context) error { return nil }))
 		}

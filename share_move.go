@@ -36,6 +36,9 @@ func (c *Circuit) order(o order) bool {
 		o.acted = true
 		c.stepLocked(s, &o.event, new(effects), o.cause)
 	}
+	if o.event.kind == evOffer {
+		o.epoch = sh.known // it is for this open period only
+	}
 	if !o.acted || o.lasting() {
 		sh.orders = append(sh.orders, o)
 	}
@@ -103,8 +106,8 @@ func (c *Circuit) nextMove() (m Move, ok bool) {
 func (c *Circuit) pointlessLocked(o *order) bool {
 	sh := c.rare.share
 	switch {
-	case o.epoch != 0:
-		return o.epoch != sh.known
+	case o.epoch != 0 && o.epoch != sh.known:
+		return true
 	case o.acted && o.event.kind == evTrip && sh.acting != follows:
 		return c.m.state != Open || c.m.due(c.m.now) // it has had its time
 	case o.acted && o.event.kind == evTrip && o.over:

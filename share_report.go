@@ -316,7 +316,12 @@ func (c *Circuit) Sync(ctx context.Context) error {
 		c.rare.share.again = false
 		c.mu.Unlock()
 		err := c.runOrders()
-		r, answer, ok := c.say(true)
+		var r Report
+		var answer Reply
+		var ok bool
+		if err == nil || !c.rare.share.hub.away.Load() {
+			r, answer, ok = c.say(true)
+		}
 		again := c.passTurn()
 		c.decide(&r, answer)
 		if err == nil {

@@ -364,7 +364,7 @@ func (m *machine) offer(fx *effects) {
 // adopt goes where the ledger stands. It is a new stay even where the state is the same: what is pending belongs to an
 // epoch that has ended.
 func (m *machine) adopt(p *policy, fx *effects, e *event) {
-	recovering := m.state != Closed && e.why != byHand
+	recovering := m.state != Closed && e.why != byHand && e.opens > 0 // a Reset, wherever it was, starts the series over
 	m.opens = e.opens
 	m.until = e.until
 	m.move(fx, e.to, e.why)

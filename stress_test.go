@@ -484,9 +484,7 @@ func TestStressNoGoroutineNoTimer(t *testing.T) {
 			t.Fatal(s)
 		}
 	}
-	if after := runtime.NumGoroutine(); after > before {
-		t.Errorf("%d goroutines, %d before", after, before)
-	}
+	noMoreThan(t, before)
 	if clk.afters != 0 {
 		t.Errorf("%d timers", clk.afters)
 	}

@@ -261,7 +261,7 @@ func TestK08_HalfOpenIsLazy(t *testing.T) {
 		w.at(30 * time.Second)
 		r.state(breaker.HalfOpen)
 		require.Equal(w, breaker.HalfOpen, r.c.Snapshot().State)
-		require.LessOrEqual(w, runtime.NumGoroutine(), before)
+		noMoreThan(w, before)
 		require.Len(w, r.steps(), 1, "reading moves nothing")
 	})
 }

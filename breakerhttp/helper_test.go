@@ -27,7 +27,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test may take in real time before it is taken to be stuck.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 var errBoom = errors.New("boom")
 

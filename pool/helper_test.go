@@ -28,7 +28,7 @@ var (
 )
 
 // patience is how long a test may take in real time before it is taken to be stuck.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // guard fails a test that is stuck, with stacks.
 func guard(t *testing.T, f func()) {

@@ -71,7 +71,7 @@ func guard(t *testing.T, f func()) {
 		if t.Failed() {
 			t.FailNow()
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		stacks := make([]byte, 1<<20)
 		t.Fatalf("stuck\n%s", stacks[:runtime.Stack(stacks, true)])
 	}

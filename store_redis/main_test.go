@@ -32,7 +32,7 @@ func (silent) Printf(context.Context, string, ...any) {}
 // guard ends the run when a test hangs.
 func guard(t *testing.T) {
 	t.Helper()
-	stuck := time.AfterFunc(time.Minute, func() {
+	stuck := time.AfterFunc(4*time.Minute, func() {
 		fmt.Fprintln(os.Stderr, t.Name(), "is stuck")
 		panic(t.Name() + " is stuck")
 	})

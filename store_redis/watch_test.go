@@ -1,7 +1,9 @@
 package storeredis_test
 
 import (
+	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -43,16 +45,13 @@ func (w *watcher) count() int {
 
 func (w *watcher) await(t *testing.T, what string, fits func(told) bool) {
 	t.Helper()
-	eventually(t, what, func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for _, c := range w.changes {
-			if fits(c) {
-				return true
-			}
-		}
-		return false
-	})
+	eventually(t, what, func() bool { return w.heard(fits) })
+}
+
+func (w *watcher) heard(fits func(told) bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.changes, fits)
 }
 
 // watch starts a watcher and waits until it listens.
@@ -66,7 +65,7 @@ func watch(t *testing.T, s *storeredis.Store) *watcher {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s: has not happened", what)
 		}
@@ -92,13 +91,20 @@ func TestWatchRecovers(t *testing.T) {
 		begun := time.Now()
 		eventually(t, "Resync after "+what, func() bool { return w.count() > before })
 		t.Logf("after %s: Resync within %v", what, time.Since(begun).Round(time.Millisecond))
-		var l breaker.Ledger
-		eventually(t, "an answer after "+what, func() bool {
-			var err error
-			l, err = s.Move(ctx, breaker.Move{Name: what, Shape: shape, To: breaker.Open, For: time.Minute})
-			return err == nil
-		})
-		w.await(t, "a change after "+what, func(c told) bool { return c.name == what && c.ledger.Epoch == l.Epoch })
+		for try, heard := 0, false; !heard; try++ { // the first time, unless the machine itself stands still
+			before = w.count()
+			name := fmt.Sprint(what, try)
+			var l breaker.Ledger
+			eventually(t, "an answer after "+what, func() bool {
+				var err error
+				l, err = s.Move(ctx, breaker.Move{Name: name, Shape: shape, To: breaker.Open, For: time.Minute})
+				return err == nil
+			})
+			eventually(t, "a change after "+what+", or another Resync", func() bool {
+				heard = w.heard(func(c told) bool { return c.name == name && c.ledger.Epoch == l.Epoch })
+				return heard || w.count() > before
+			})
+		}
 	}
 }
 
@@ -139,10 +145,7 @@ func TestWatchGoroutines(t *testing.T) {
 	for i := range 300 {
 		move(t, s, string(rune('a'+i)), 0, breaker.Open, time.Hour)
 	}
-	eventually(t, "no more goroutines", func() bool { return runtime.NumGoroutine() <= one })
-	if one > before+2 {
-		t.Errorf("%d goroutines before the first Watch, %d with it", before, one)
-	}
+	eventually(t, "no more goroutines, whatever the connections need", func() bool { return runtime.NumGoroutine() <= min(one, before+2) })
 	for _, stop := range stops {
 		stop()
 	}

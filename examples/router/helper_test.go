@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long anything may take before it is taken to be stuck.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // guard runs f and fails the test if f has not returned in time: a wedge shows as a failure with stacks.
 func guard(t *testing.T, f func()) {

@@ -167,6 +167,7 @@ type node struct {
 	ran     atomic.Uint64
 	failed  atomic.Uint64
 	waited  atomic.Int64
+	beats   atomic.Int64  // how much of its time the process has been given
 	limited chan struct{} // ends the traffic
 
 	mu  sync.Mutex
@@ -203,6 +204,7 @@ func serve(text string, stdin io.Reader, stdout io.Writer) error {
 		return err
 	}
 	var traffic sync.WaitGroup
+	traffic.Go(n.pulse)
 	for range j.Callers {
 		traffic.Go(n.traffic)
 	}
@@ -267,6 +269,7 @@ func (n *node) changed(t breaker.Transition) {
 // passage is one call, from the inside and from the outside.
 type passage struct {
 	before, start, end time.Time
+	beats              int64         // before
 	state              breaker.State // before
 	alone              bool
 	epoch              uint64
@@ -283,10 +286,10 @@ func (n *node) traffic() {
 			return
 		default:
 		}
-		p := &passage{state: n.circuit.State(), before: time.Now()}
+		p := &passage{state: n.circuit.State(), before: time.Now(), beats: n.beats.Load()}
 		err := n.circuit.Run(context.WithValue(context.Background(), passageKey{}, p), func(context.Context) error { return n.work(p) })
 		if open := (*breaker.OpenError)(nil); errors.As(err, &open) && p.state == breaker.Open && p.start.IsZero() {
-			n.note(time.Since(p.before))
+			n.note(p, time.Since(p.before))
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -314,16 +317,36 @@ func (n *node) called(ctx context.Context, c breaker.Call) {
 	p := ctx.Value(passageKey{}).(*passage)
 	switch {
 	case c.Probe && !p.alone:
-		n.tell(line{Kind: "probe", Epoch: p.epoch, Start: p.start.UnixNano(), End: p.end.UnixNano()})
+		// Its lease has begun some time after before, or for a slot that nobody had taken yet, as much earlier as the answer took.
+		over := min(p.end.UnixNano(), p.before.Add(lease-storeTimeout).UnixNano())
+		n.tell(line{Kind: "probe", Epoch: p.epoch, Start: p.start.UnixNano(), End: max(p.start.UnixNano(), over)})
 	case c.State == breaker.Open:
 		n.onOpen.Add(1)
 	case p.state == breaker.Closed:
-		n.note(p.start.Sub(p.before))
+		n.note(p, p.start.Sub(p.before))
 	}
 }
 
-// note keeps the longest wait of a call that had no slot to wait for.
-func (n *node) note(d time.Duration) {
+const beat = 2 * time.Millisecond
+
+// pulse beats for as long as there is traffic.
+func (n *node) pulse() {
+	ticker := time.NewTicker(beat)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-n.limited:
+			return
+		case <-ticker.C:
+			n.beats.Add(1)
+		}
+	}
+}
+
+// note keeps the longest wait of a call that had no slot to wait for. Time in which the process did not run, because it was
+// stopped or the machine is busy, is not the store's: the pulse has stood still, too.
+func (n *node) note(p *passage, d time.Duration) {
+	d = min(d, beat*time.Duration(n.beats.Load()-p.beats+1))
 	for was := n.waited.Load(); int64(d) > was && !n.waited.CompareAndSwap(was, int64(d)); was = n.waited.Load() {
 	}
 }

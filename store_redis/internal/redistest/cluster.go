@@ -22,7 +22,7 @@ func StartCluster(tb testing.TB, masters int) *Cluster {
 		s := start(tb, func(port, _ string) []string {
 			return []string{
 				"--port", port, "--save", "", "--appendonly", "no",
-				"--cluster-enabled", "yes", "--cluster-port", freePort(tb), "--cluster-node-timeout", "1000",
+				"--cluster-enabled", "yes", "--cluster-port", freePort(tb), "--cluster-node-timeout", "5000",
 				"--cluster-require-full-coverage", "no",
 			}
 		})

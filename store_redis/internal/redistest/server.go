@@ -30,7 +30,7 @@ import (
 )
 
 // patience is how long the helpers wait for a server to do what it should.
-const patience = 15 * time.Second
+const patience = time.Minute
 
 // Available reports whether there is a redis-server program.
 func Available() bool {
@@ -203,7 +203,7 @@ func (s *Server) Client(tb testing.TB, change ...func(*redis.Options)) *redis.Cl
 func (s *Server) plainClient() *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr: s.Addr, MaxRetries: -1, DialerRetries: 1,
-		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
+		DialTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
 	})
 }
 
