@@ -1107,7 +1107,7 @@ func TestShareMoreManyNames(t *testing.T) {
 		t.Run(fmt.Sprintf("immediate %v", immediate), func(t *testing.T) {
 			bubble(t, byDo, func(w *world) {
 				f := newFaulty(w, immediate)
-				before := runtime.NumGoroutine()
+				before := inBubble()
 				var calls atomic.Int64
 				var left []weak.Pointer[breaker.Circuit]
 				func() {
@@ -1159,7 +1159,7 @@ func TestShareMoreManyNames(t *testing.T) {
 				}()
 				synctest.Wait()
 				require.Zero(w, f.watches)
-				require.Equal(w, before, runtime.NumGoroutine())
+				require.Equal(w, before, inBubble())
 				for range 20 {
 					runtime.GC()
 				}
