@@ -22,12 +22,14 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 )
 
 const processes = 8
 
 func main() {
+	signal.Ignore(syscall.SIGPIPE) // a reader that has seen enough must not leave a redis-server behind
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	var err error

@@ -18,12 +18,14 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"syscall"
 	"time"
 )
 
 const workers = 3
 
 func main() {
+	signal.Ignore(syscall.SIGPIPE) // a reader that has seen enough must not leave a redis-server behind
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	var err error
