@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -159,13 +160,7 @@ func (h *hub) Resync() {
 	h.rouse()
 }
 
-func (h *hub) allNamesLocked() []string {
-	names := make([]string, 0, len(h.members))
-	for name := range h.members {
-		names = append(names, name)
-	}
-	return names
-}
+func (h *hub) allNamesLocked() []string { return slices.Collect(maps.Keys(h.members)) }
 
 // tellLater sees to it that a circuit's hooks are told, and its orders run. In the midst of an operation of an immediate
 // store that waits until it is over: a hook may use the very circuit whose operation it is.
@@ -283,7 +278,7 @@ func (h *hub) bounded(op func(context.Context) []Reply) (replies []Reply, err er
 
 // contained runs an operation, whose panic is its error.
 func contained(ctx context.Context, op func(context.Context) []Reply) (replies []Reply, err error) {
-	err = fmt.Errorf("breaker: store ended the goroutine")
+	err = errors.New("breaker: store ended the goroutine")
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("breaker: store panicked: %v", r)

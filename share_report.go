@@ -219,15 +219,15 @@ func (b *Batch) decides() bool {
 
 // reported takes in the answer to a report.
 func (c *Circuit) reported(r *Report, answer *Reply) {
-	if n := r.Batch.outcomes(); n > 0 && answer.Err != nil {
-		c.mu.Lock()
-		c.rare.share.lost += n
-		c.mu.Unlock()
-	}
+	now := c.load().time.now()
 	c.mu.Lock()
-	c.rare.share.shapedLocked(answer)
+	sh := c.rare.share
+	if answer.Err != nil {
+		sh.lost += r.Batch.outcomes()
+	}
+	sh.shapedLocked(answer)
+	c.heardLocked(c.load(), answer, byRemote, nil, now)
 	c.mu.Unlock()
-	c.learned(*answer, byRemote)
 	c.ended()
 	if r.Batch.Longest == 0 {
 		answer.Ledger.Peak = 0 // no failure here: whatever it was, it was somebody else's to decide on
@@ -299,12 +299,9 @@ func (c *Circuit) hasOrders() bool {
 // Sync waits until everything that the circuit has counted and others need to know is reported, every move that was asked
 // for made, and the ledger read. It returns the context's error or the store's. Without a store there is nothing to wait for.
 func (c *Circuit) Sync(ctx context.Context) error {
-	s := c.load()
-	if err := ctx.Err(); err != nil || s.sharing == nil {
-		return err
-	}
+	shared := c.load().sharing != nil
 	for {
-		if err := ctx.Err(); err != nil {
+		if err := ctx.Err(); err != nil || !shared {
 			return err
 		}
 		select {
@@ -312,9 +309,6 @@ func (c *Circuit) Sync(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		c.mu.Lock()
-		c.rare.share.again = false
-		c.mu.Unlock()
 		err := c.runOrders()
 		var r Report
 		var answer Reply
