@@ -16,6 +16,8 @@ const (
 	mutexPair   = "mutex, lock and unlock"
 	sharedCount = "shared atomic add"
 	timeSince   = "time.Since"
+
+	cycleParts = "its calls, clocks, locks and atomic writes, without any logic"
 )
 
 // anchorRows are what everything else is measured against: the parts that a breaker cannot do without or would like to.
@@ -27,6 +29,8 @@ var anchorRows = []row{
 	{work: anchors, name: mutexPair, many: true, setup: mutexPairs},
 	{work: anchors, name: sharedCount, many: true, setup: sharedAdds},
 	{work: anchors, name: timeSince, setup: clockReads},
+
+	{work: cycle, name: cycleParts, setup: bareCycles},
 }
 
 // directCalls is the loop of every row, with nothing between the caller and its function but call.
@@ -142,4 +146,61 @@ func clockReads() op {
 		}
 		return errs
 	}
+}
+
+// bareCycles are the parts of a failure that opens, and of a success that is the probe and closes. What decides is left
+// out: the one goroutine that calls knows what comes.
+func bareCycles() op {
+	p := &parts{base: time.Now()}
+	return func(n int) (errs int) {
+		ctx := context.Background()
+		fails := failing(cycle.every)
+		for i := range n {
+			end := fails.next()
+			if _, err := p.call(ctx, func(context.Context) (int, error) { return i, end }); err != nil {
+				errs++
+			}
+		}
+		return errs
+	}
+}
+
+// parts is what a circuit guards its decisions with.
+type parts struct {
+	mu           sync.Mutex
+	base         time.Time
+	since, until time.Duration
+	open         bool
+	word         atomic.Uint64 // what callers see
+	started, ok  atomic.Uint64 // what they count, the latter marked with the word
+}
+
+//go:noinline
+func (p *parts) call(ctx context.Context, fn func(context.Context) (int, error)) (int, error) {
+	if p.word.Load() != 0 {
+		now := time.Since(p.base) // is the probe due
+		p.mu.Lock()
+		p.until = now
+		p.mu.Unlock()
+	}
+	p.started.Add(1)
+	done := false
+	defer func() {
+		if !done {
+			abnormal.Store(true)
+		}
+	}()
+	v, err := fn(ctx)
+	done = true
+	now := time.Since(p.base) // when it opens, or closes
+	p.mu.Lock()
+	p.open, p.since = !p.open, now
+	if p.open {
+		p.word.Store(1)
+	} else {
+		p.word.Store(0)
+	}
+	p.ok.Swap(0)
+	p.mu.Unlock()
+	return v, err
 }
