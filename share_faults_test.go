@@ -925,6 +925,88 @@ func TestShareTripInAnOutageThatOutlivesIt(t *testing.T) {
 	})
 }
 
+// A Reset during an outage says nothing about an opening that came after it.
+func TestShareResetThatAnOpeningHasOvertaken(t *testing.T) {
+	bothHubs(t, func(w *world, f *faulty) {
+		fl := newFleet(w, f, 1)
+		a := fl.nodes[0]
+		a.fail(1)
+		fl.sync()
+		f.all(fault{before: errStore})
+		_ = a.c.Sync(context.Background())
+		a.fail(1)
+		w.add(time.Second)
+		a.c.Reset()
+		w.rest()
+		for range 6 {
+			_ = a.call(errBoom)
+		}
+		w.rest()
+		a.state(breaker.Open)
+		f.heal()
+		w.add(5 * time.Second)
+		a.state(breaker.Open)
+		w.add(time.Minute)
+		a.state(breaker.HalfOpen)
+	})
+}
+
+// Of the operator's words during an outage, the fleet hears the last.
+func TestShareManyOrdersInAnOutage(t *testing.T) {
+	for _, last := range []breaker.State{breaker.Open, breaker.Closed} {
+		bothHubs(t, func(w *world, f *faulty) {
+			fl := newFleet(w, f, 2)
+			a, b := fl.nodes[0], fl.nodes[1]
+			a.fail(1)
+			fl.sync()
+			f.all(fault{before: errStore})
+			for range 50 {
+				a.c.Trip(errBoom)
+				a.c.Reset()
+			}
+			if last == breaker.Open {
+				a.c.Trip(errBoom)
+			}
+			w.rest()
+			a.state(last)
+			f.heal()
+			before := f.count()["move"]
+			w.add(5 * time.Second)
+			fl.sync()
+			fl.states(last)
+			require.LessOrEqual(w, f.count()["move"]-before, 3)
+			require.LessOrEqual(w, len(b.steps()), 2)
+		})
+	}
+}
+
+// A circuit whose policy asks for what the ledger does not keep has its own counts.
+func TestShareConfigureToAnotherWindow(t *testing.T) {
+	for name, opt := range map[string]breaker.Option{
+		"failure window": breaker.WithFailureWindow(10 * time.Second),
+		"count":          breaker.WithTrip(breaker.FailureCount(5, 10*time.Second)),
+		"rate":           breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.Last(10*time.Second))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothHubs(t, func(w *world, f *faulty) {
+				fl := newFleet(w, f, 1)
+				a := fl.nodes[0]
+				a.fail(1)
+				a.ok(100)
+				fl.sync()
+				require.NoError(w, a.c.Configure(opt))
+				for range 5 {
+					_ = a.call(errBoom)
+					w.add(100 * time.Millisecond)
+				}
+				fl.sync()
+				a.state(breaker.Open)
+				require.True(w, a.c.Snapshot().Shared.Foreign)
+			})
+		})
+	}
+}
+
 func TestShareForeignStays(t *testing.T) {
 	bothHubs(t, func(w *world, f *faulty) {
 		fl := newFleet(w, f, 1)

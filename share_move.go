@@ -1,6 +1,9 @@
 package breaker
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // The moves that a circuit asks its store for: openings that the ledger's counts are a reason for, and what operators order.
 // See share.go.
@@ -40,12 +43,27 @@ func (c *Circuit) order(o order) bool {
 		o.epoch = sh.known // it is for this open period only
 	}
 	if !o.acted || o.lasting() {
-		sh.orders = append(sh.orders, o)
+		sh.queue(o)
 	}
 	c.mu.Unlock()
 	c.tell(s)
 	c.pursue()
 	return true
+}
+
+// queue has an order wait for its turn. Of those that the machine has been told of, only the last still stands: it goes
+// in the place of the others, but not of the first, which may be under way.
+func (sh *share) queue(o order) {
+	if o.acted && len(sh.orders) > 0 {
+		waiting := slices.DeleteFunc(sh.orders[1:], func(w order) bool { return w.acted })
+		sh.orders = sh.orders[:1+len(waiting)]
+	}
+	sh.orders = append(sh.orders, o)
+}
+
+// overtaken reports whether the machine has been told of the first order, and of another one since.
+func (sh *share) overtaken() bool {
+	return sh.orders[0].acted && slices.ContainsFunc(sh.orders[1:], func(w order) bool { return w.acted })
 }
 
 // runOrders asks the store for the moves that are due, one after the other. The turn must be taken.
@@ -78,7 +96,7 @@ func (c *Circuit) nextMove() (m Move, ok bool) {
 	s := c.load()
 	sh := c.rare.share
 	c.m.now = max(c.m.now, now)
-	for len(sh.orders) > 0 && c.pointlessLocked(&sh.orders[0]) {
+	for len(sh.orders) > 0 && (sh.overtaken() || c.pointlessLocked(&sh.orders[0])) {
 		sh.orders = sh.orders[1:]
 	}
 	if len(sh.orders) == 0 || sh.away() {
@@ -112,6 +130,8 @@ func (c *Circuit) pointlessLocked(o *order) bool {
 		return c.m.state != Open || c.m.due(c.m.now) // it has had its time
 	case o.acted && o.event.kind == evTrip && o.over:
 		return true
+	case o.acted && o.event.kind == evReset && sh.acting != follows:
+		return c.m.state != Closed // it has opened again since
 	case sh.acting != follows:
 		return false
 	case o.event.kind == evTrip:
@@ -129,20 +149,33 @@ func (c *Circuit) moved(r Reply) {
 	defer c.mu.Unlock()
 	s := c.load()
 	sh := c.rare.share
-	o := &sh.orders[0]
 	why, cause := byRemote, error(nil)
-	if r.Ledger.Applied {
+	if o := &sh.orders[0]; r.Ledger.Applied {
 		why, cause = o.why, o.cause
 	}
-	if r.Err != nil && !o.acted && o.why != byRemote {
+	if r.Err != nil {
+		c.actLocked(s, now)
+	}
+	if r.Ledger.Applied || !sh.orders[0].lasting() {
+		sh.orders = sh.orders[1:]
+	}
+	sh.shapedLocked(&r)
+	c.heardLocked(s, &r, why, cause, now)
+}
+
+// actLocked makes the moves that wait for a store which has failed. Those that do not last have had their time.
+func (c *Circuit) actLocked(s *settings, now int64) {
+	sh := c.rare.share
+	for i := range sh.orders {
+		o := &sh.orders[i]
+		if o.acted || o.why == byRemote {
+			continue
+		}
 		o.acted = true
 		e := o.event
 		e.now, e.pass.epoch = now, c.m.epoch
 		c.stepLocked(s, &e, new(effects), o.cause)
 	}
-	if r.Ledger.Applied || !o.lasting() {
-		sh.orders = sh.orders[1:]
-	}
-	sh.shapedLocked(&r)
-	c.heardLocked(s, &r, why, cause, now)
+	rest := slices.DeleteFunc(sh.orders[1:], func(o order) bool { return o.acted && !o.lasting() })
+	sh.orders = sh.orders[:1+len(rest)]
 }

@@ -348,8 +348,11 @@ func (c *Circuit) decide(r *Report, answer Reply) {
 		c.askUser(s, answer)
 		return
 	}
-	if held {
+	switch {
+	case held:
 		c.orderOpening(l, onRun)
+	case l.Foreign:
+		c.decideAlone() // the ledger may not keep what this circuit's policy asks for
 	}
 }
 

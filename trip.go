@@ -72,6 +72,9 @@ func TripWhen(w Window, f func(Counts) bool) Trip {
 func (t Trip) String() string {
 	switch t.kind {
 	case tripConsecutive:
+		if t.within > 0 { // by WithFailureWindow
+			return fmt.Sprintf("ConsecutiveFailures(%d) within %v", t.failures, t.within)
+		}
 		return fmt.Sprintf("ConsecutiveFailures(%d)", t.failures)
 	case tripCount:
 		return fmt.Sprintf("FailureCount(%d, %v)", t.failures, t.within)
