@@ -288,7 +288,7 @@ func (b *Breaker[T]) retry(ctx context.Context, fn func(context.Context) (T, err
 			last = ErrUnacceptable
 		}
 		var again bool
-		if again, because = c.nextAttempt(ctx, loop, r.Attempts, last); !again {
+		if again, because = loop.again(ctx, c, r.Attempts, last); !again {
 			break
 		}
 		next := b.attempt(ctx, fn)

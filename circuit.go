@@ -637,9 +637,6 @@ func (c *Circuit) finish(ctx context.Context, k *call, err error) Outcome {
 
 // abort settles a call that ended by panic or runtime.Goexit.
 func (c *Circuit) abort(ctx context.Context, k *call) {
-	c.mu.Lock()
-	c.rareLocked().panics++
-	c.mu.Unlock()
 	c.settle(ctx, k, Failure, errAbnormal)
 }
 
@@ -678,10 +675,10 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	if o == Failure && err == nil {
 		err = ErrUnacceptable
 	}
-	e := event{kind: evSettle, outcome: o}
+	e := event{kind: evSettle, outcome: o, random: s.openJitter()} // a success may open too: by being slow, or one too few
 	e.pass.epoch, e.pass.probe, e.pass.lease = k.word>>wordEpoch, k.probe, k.lease
 	if o == Failure {
-		e.hint, e.random = int64(s.hint(err)), s.openJitter()
+		e.hint = int64(s.hint(err))
 	}
 	e.now = s.time.now()
 	took := time.Duration(0)
@@ -741,6 +738,9 @@ func (c *Circuit) countLocked(s *settings, e *event, took time.Duration, err err
 		c.fileLocked(s, e.now)
 	}
 	c.tallyLocked(e.outcome, slow, current)
+	if err == errAbnormal {
+		c.rareLocked().panics++
+	}
 	switch {
 	case e.outcome == Failure:
 		cause = err
@@ -883,11 +883,12 @@ func (c *Circuit) tick(w, count uint64) {
 // the trip policy, since what has left a time window may raise its rate. When another call holds the lock, that one has
 // looked at the clock.
 func (c *Circuit) sample() {
-	now := c.load().time.now()
+	s := c.load()
+	now, random := s.time.now(), s.openJitter()
 	if !c.mu.TryLock() {
 		return
 	}
-	s := c.load()
+	s = c.load()
 	var fx effects
 	var n *notifier
 	var u urgency
@@ -895,7 +896,7 @@ func (c *Circuit) sample() {
 		c.fileOwnLocked(s, now, 1)
 		now = max(c.m.now, now)
 		c.endRunLocked(s)
-		e := event{kind: evSettle, now: now, pass: pass{epoch: c.m.epoch}, trip: s.trips.holds(c.memory, now, c.run)}
+		e := event{kind: evSettle, now: now, random: random, pass: pass{epoch: c.m.epoch}, trip: s.trips.holds(c.memory, now, c.run)}
 		if s.sharing != nil {
 			u = c.deferLocked(s, &e, nil)
 		}

@@ -135,7 +135,7 @@ func (t *timeline) withTimeout(parent context.Context, d time.Duration, cause er
 	if t.clock == nil {
 		return context.WithTimeoutCause(parent, d, cause)
 	}
-	return newClockContext(parent, t.clock, d, cause)
+	return newClockContext(parent, t, d, cause)
 }
 
 // clockContext is a context with a deadline on an injected clock. It does not derive from context.WithCancel, since a
@@ -150,13 +150,13 @@ type clockContext struct {
 	err error
 }
 
-func newClockContext(parent context.Context, clock Clock, d time.Duration, cause error) (context.Context, context.CancelFunc) {
+func newClockContext(parent context.Context, t *timeline, d time.Duration, cause error) (context.Context, context.CancelFunc) {
 	caused, setCause := context.WithCancelCause(parent)
-	c := &clockContext{Context: caused, parent: parent, deadline: clock.Now().Add(d), done: make(chan struct{})}
+	c := &clockContext{Context: caused, parent: parent, deadline: t.read().Add(d), done: make(chan struct{})}
 	if earlier, ok := parent.Deadline(); ok && earlier.Before(c.deadline) {
 		c.deadline = earlier
 	}
-	expired := clock.After(d) // asked for here, so that a test may move the clock as soon as fn runs
+	expired := t.clock.After(d) // asked for here, so that a test may move the clock as soon as fn runs
 	stop := context.AfterFunc(parent, func() { c.end(parent.Err()) })
 	go func() {
 		select {

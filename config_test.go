@@ -435,7 +435,7 @@ func TestTheEdgesOfEveryRangeAreAccepted(t *testing.T) {
 		},
 		"least windows": {breaker.WithTrip(
 			breaker.ConsecutiveFailures(1), breaker.FailureCount(1, 1), breaker.FailureRate(0.000001, 1, breaker.LastCalls(1)),
-			breaker.FailureRate(0.0000005, 1, breaker.Last(1)), breaker.SlowCallRate(1, 1, 1, breaker.Last(1)))},
+			breaker.FailureRate(0.000001, 1, breaker.Last(1)), breaker.SlowCallRate(1, 1, 1, breaker.Last(1)))},
 		"most windows": {breaker.WithTrip(
 			breaker.ConsecutiveFailures(math.MaxInt32), breaker.FailureCount(math.MaxInt32, longest),
 			breaker.FailureRate(1, 1<<24, breaker.LastCalls(1<<24)), breaker.FailureRate(1, math.MaxInt32, breaker.Last(longest)),

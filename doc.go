@@ -188,7 +188,7 @@
 //   - A window over a time is exact up to 128 instants and works in slices of 1/64 of its length beyond. On a busy
 //     circuit with the default clock only every 16th success reads the clock, so up to 15 successes may be taken for
 //     slightly older than they are. Failures are always exact.
-//   - LastCalls costs two bits a call, once something has failed; Last at most 5 KiB; FailureCount and a failure window
+//   - LastCalls costs two bits a call, once something has failed; Last at most 11 KiB; FailureCount and a failure window
 //     eight bytes for each failure up to the threshold. The rest of a circuit is about a kilobyte.
 //   - A Permit that is never settled counts as in flight for good; with WithMaxInFlight, its place is lost.
 //   - A restored snapshot has the run of failures, but not what lay in a window.

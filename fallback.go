@@ -168,6 +168,9 @@ func (b *Breaker[T]) rescue(ctx context.Context, r Result[T], alt func(context.C
 	errs := []error{cause}
 	if b.plan != nil {
 		for i := range b.plan.fallbacks {
+			if ctx.Err() == context.Canceled { // during the one before
+				break
+			}
 			f := &b.plan.fallbacks[i]
 			v, ok, err := f.answer(ctx, cause)
 			if ok {
@@ -176,7 +179,7 @@ func (b *Breaker[T]) rescue(ctx context.Context, r Result[T], alt func(context.C
 			errs = b.notRescued(ctx, f.kind, errs, err)
 		}
 	}
-	if alt != nil {
+	if alt != nil && ctx.Err() != context.Canceled {
 		v, err := alt(ctx, cause)
 		if err == nil {
 			return b.rescued(ctx, r, RescueAlt, cause, v)

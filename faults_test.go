@@ -793,3 +793,195 @@ func TestFault_RampSparesWhatHasJustRecovered(t *testing.T) {
 		})
 	})
 }
+
+// A growing open period had no jitter where a success was what opened: a fleet of slow dependencies probed in step.
+func TestFault_JitterWhateverOpens(t *testing.T) {
+	for name, open := range map[string]struct {
+		trip breaker.Trip
+		play func(*rig)
+	}{
+		"filled by a success": {breaker.FailureRate(0.5, 4, breaker.LastCalls(10)), func(r *rig) { r.fail(2); r.ok(2) }},
+		"user's own": {breaker.TripWhen(breaker.LastCalls(10), func(c breaker.Counts) bool { return c.Successes == 2 }),
+			func(r *rig) { r.ok(2) }},
+		"slow": {breaker.SlowCallRate(time.Second, 0.5, 2, breaker.LastCalls(10)), func(r *rig) {
+			for range 2 {
+				g := r.gate()
+				r.add(time.Second)
+				g.finish(nil)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothClocks(t, func(w *world) {
+				r := w.circuit(breaker.WithTrip(open.trip), breaker.WithOpenTimeout(10*time.Second),
+					breaker.WithOpenBackoff(2, time.Hour, 1), breaker.WithRand(func() float64 { return 0.5 }))
+				open.play(r)
+				w.add(15*time.Second - 1)
+				r.state(breaker.Open)
+				w.add(1)
+				r.state(breaker.HalfOpen)
+			})
+		})
+	}
+}
+
+// The refusal of a circuit further in was retried where a classifier, or a judge of results, took it for a failure.
+func TestFault_RejectionsAreNotRetried(t *testing.T) {
+	failure := func(error) breaker.Outcome { return breaker.Failure }
+	for name, opt := range map[string]breaker.Option{
+		"classifier": breaker.WithClassifier(failure),
+		"result":     breaker.WithResult(func(_ int, err error) breaker.Outcome { return failure(err) }),
+		"list":       breaker.WithFailOn(breaker.ErrOpen),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inner := breaker.Must(breaker.NewCircuit("inner"))
+			inner.Trip(errBoom)
+			b := breaker.Must(breaker.New[int]("outer", opt, breaker.WithRetry(breaker.MaxRetries(3), breaker.NoJitter)))
+			r := b.Try(context.Background(), func(ctx context.Context) (int, error) {
+				return 0, inner.Run(ctx, func(context.Context) error { return nil })
+			})
+			require.Equal(t, 1, r.Attempts)
+			require.ErrorIs(t, r.Err, breaker.ErrOpen)
+			require.EqualValues(t, 1, b.Snapshot().Totals.Failures)
+		})
+	}
+}
+
+// An error that is not worth a retry became a rejection when it also opened the circuit.
+func TestFault_ErrorsThatAreNotRetriedStayAsTheyAre(t *testing.T) {
+	for name, opt := range map[string]breaker.RetryOption{
+		"not worth it":  breaker.RetryIf(func(error) bool { return false }),
+		"too long away": breaker.RetryAfterCap(time.Millisecond),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := breaker.Must(breaker.New[int]("c", breaker.WithFailureThreshold(1), breaker.WithRetry(breaker.MaxRetries(3), opt)))
+			err := error(&awayError{time.Minute})
+			_, got := b.Do(context.Background(), func(context.Context) (int, error) { return 0, err })
+			require.Same(t, err, got)
+			require.Equal(t, breaker.Open, b.State())
+		})
+	}
+}
+
+// Fallbacks went on being asked for a caller who had gone while the first of them worked.
+func TestFault_NoFallbackAfterTheCallerHasGone(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	asked := 0
+	gone := func(ctx context.Context) (int, error) { cancel(); return 0, ctx.Err() }
+	next := func(context.Context) (int, error) { asked++; return 7, nil }
+	b := breaker.Must(breaker.New[int]("c", breaker.WithFailover("A", gone), breaker.WithFailover("B", next)))
+	_, err := b.DoOr(ctx, func(context.Context) (int, error) { return 0, errBoom }, func(ctx context.Context, _ error) (int, error) { return next(ctx) })
+	require.ErrorIs(t, err, errBoom)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Zero(t, asked)
+}
+
+// What a circuit says of itself was refused when it was to be restored.
+func TestFault_LongRunsOfSuccessesAreRestored(t *testing.T) {
+	const many = 3_000_000_000
+	s := breaker.Snapshot{Epoch: 1, ConsecutiveSuccesses: many, Totals: breaker.Totals{Calls: many, Successes: many}}
+	c, err := breaker.NewCircuit("c", breaker.WithSnapshot(s))
+	require.NoError(t, err)
+	require.EqualValues(t, many, c.Snapshot().Totals.Successes)
+}
+
+// A panic was counted before the failure that it is.
+func TestFault_PanicsAreNeverMoreThanFailures(t *testing.T) {
+	var c *breaker.Circuit
+	looks := 0
+	c = breaker.Must(breaker.NewCircuit("c", breaker.WithOpenBackoff(2, time.Hour, 1), breaker.WithRand(func() float64 {
+		looks++
+		n := c.Snapshot().Totals
+		require.LessOrEqual(t, n.Panics, n.Failures)
+		return 0
+	})))
+	require.Panics(t, func() { _ = c.Run(context.Background(), func(context.Context) error { panic("boom") }) })
+	require.NotZero(t, looks)
+	n := c.Snapshot().Totals
+	require.EqualValues(t, 1, n.Panics)
+	require.EqualValues(t, 1, n.Failures)
+}
+
+// A rate of two thirds was not reached by two of three.
+func TestFault_RatesThatAreNoDecimals(t *testing.T) {
+	for d := 2; d <= 40; d++ {
+		for n := 1; n <= d; n++ {
+			for _, less := range []int{0, 1} {
+				if n == less {
+					continue
+				}
+				c := breaker.Must(breaker.NewCircuit("c", breaker.WithTrip(breaker.FailureRate(float64(n)/float64(d), d, breaker.LastCalls(d)))))
+				for i := range d {
+					err := errBoom
+					if i < d-n+less {
+						err = nil
+					}
+					_ = c.Run(context.Background(), func(context.Context) error { return err })
+				}
+				require.Equal(t, less == 0, c.State() == breaker.Open, "%d of %d at a rate of %d/%d", n-less, d, n, d)
+			}
+		}
+	}
+}
+
+// A health check that said yes long after its time was up let calls pass.
+func TestFault_LateHealthChecksSayNothing(t *testing.T) {
+	bubble(t, byDo, func(w *world) {
+		r := w.circuit(breaker.WithOpenTimeout(time.Hour), breaker.WithHealthCheck(10*time.Second, func(context.Context) error {
+			time.Sleep(25 * time.Second)
+			return nil
+		}, breaker.HealthTimeout(5*time.Second), breaker.HealthJitter(0)))
+		r.c.Trip(nil)
+		w.add(50 * time.Second)
+		r.state(breaker.Open)
+		require.NoError(w, r.c.Close())
+		w.add(time.Minute)
+	})
+}
+
+// A budget for retries stood still for as long as a clock had been set back.
+func TestFault_BudgetOfAClockThatIsSetBack(t *testing.T) {
+	clk := &setBackClock{now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	budget := breaker.Must(breaker.NewBudget(0, 1, 10*time.Second))
+	b := breaker.Must(breaker.New[int]("c", breaker.WithClock(clk), breaker.WithFailureThreshold(100),
+		breaker.WithRetry(breaker.MaxRetries(1), breaker.Constant(0), breaker.WithBudget(budget))))
+	attempts := func() int {
+		return b.Try(context.Background(), func(context.Context) (int, error) { return 0, errBoom }).Attempts
+	}
+	require.Equal(t, 2, attempts())
+	require.Equal(t, 1, attempts())
+	clk.add(-time.Hour)
+	require.Equal(t, 1, attempts())
+	clk.add(11 * time.Second)
+	require.Equal(t, 2, attempts())
+}
+
+// setBackClock moves in both directions.
+type setBackClock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *setBackClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *setBackClock) After(time.Duration) <-chan time.Time {
+	now := make(chan time.Time, 1)
+	now <- c.Now()
+	return now
+}
+
+func (c *setBackClock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// awayError asks to be left alone for some time.
+type awayError struct{ time.Duration }
+
+func (e *awayError) Error() string             { return "away" }
+func (e *awayError) RetryAfter() time.Duration { return e.Duration }

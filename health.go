@@ -118,7 +118,7 @@ func (c *Circuit) check(s *settings, open context.Context) (good bool) {
 	if s.time.clock != nil {
 		ctx = undated{ctx}
 	}
-	s.contain(c.name, "health check", func() { good = s.draft.health(ctx) == nil })
+	s.contain(c.name, "health check", func() { good = s.draft.health(ctx) == nil && ctx.Err() == nil })
 	return good
 }
 

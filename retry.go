@@ -53,7 +53,13 @@ func AddJitter(share float64) RetryOption {
 // Jitter is a kind of jitter without an argument. It is a RetryOption as it stands; called, it gives the same.
 type Jitter func() RetryOption
 
-func (j Jitter) applyRetry(d *retryDraft) { j().applyRetry(d) }
+func (j Jitter) applyRetry(d *retryDraft) {
+	if j == nil {
+		d.faults.add("Jitter", "must not be nil")
+		return
+	}
+	j().applyRetry(d)
+}
 
 // The kinds of jitter besides AddJitter.
 var (
@@ -175,7 +181,7 @@ func Retry[T any](ctx context.Context, policy RetryPolicy, fn func(context.Conte
 		if ctx.Err() != nil || DefaultClassifier(err) != Failure {
 			return v, retried(attempts, err)
 		}
-		again, because := loop.again(ctx, attempts, err, p.draw, nil)
+		again, because := loop.again(ctx, nil, attempts, err)
 		if !again {
 			return v, retried(attempts, also(err, because))
 		}
@@ -307,15 +313,23 @@ func (l *retryLoop) ran() {
 }
 
 // again decides after the n-th attempt failed with err whether there will be another one, and waits for it. If not,
-// because is why, where the caller should know.
-func (l *retryLoop) again(ctx context.Context, n int, err error, draw func() float64, tell func(time.Duration)) (again bool, because error) {
+// because is why, where the caller should know. c is the circuit to pass, if any: an open one ends the attempts without a
+// wait, and its hooks are told.
+func (l *retryLoop) again(ctx context.Context, c *Circuit, n int, err error) (again bool, because error) {
 	p := l.p
-	if n > p.max || p.retryIf != nil && !p.retryIf(err) {
+	if n > p.max || rejection(err) || p.retryIf != nil && !p.retryIf(err) {
 		return false, nil
 	}
 	hint := retryAfter(err)
 	if hint > p.hintMax {
 		return false, nil
+	}
+	draw := p.draw
+	if c != nil {
+		if because := c.opened(); because != nil {
+			return false, because
+		}
+		draw = c.load().draw
 	}
 	random := 0.0
 	if p.jitter > 0 || p.full {
@@ -331,24 +345,11 @@ func (l *retryLoop) again(ctx context.Context, n int, err error, draw func() flo
 	if p.budget != nil && !p.budget.retry(l.time.read()) {
 		return false, nil
 	}
-	if tell != nil {
-		tell(wait)
+	if c != nil {
+		c.load().hookRetry(ctx, RetryEvent{Name: c.name, Attempt: n, Wait: wait, Err: err})
 	}
 	err = l.time.sleep(ctx, wait)
 	return err == nil, err
-}
-
-// nextAttempt is again for attempts that pass a circuit: an open one ends them without a wait, and its hooks are told.
-func (c *Circuit) nextAttempt(ctx context.Context, l *retryLoop, n int, err error) (again bool, because error) {
-	if n <= l.p.max {
-		if because := c.opened(); because != nil {
-			return false, because
-		}
-	}
-	s := c.load()
-	return l.again(ctx, n, err, s.draw, func(wait time.Duration) {
-		s.hookRetry(ctx, RetryEvent{Name: c.name, Attempt: n, Wait: wait, Err: err})
-	})
 }
 
 // Budget bounds the retries of many calls together: within a window of time they may be no more than a ratio of the
@@ -407,11 +408,16 @@ func (b *Budget) retry(now time.Time) bool {
 	return true
 }
 
-// sinceLocked turns a clock's reading into an instant, which never runs backwards.
+// sinceLocked turns a clock's reading into an instant, which never runs backwards. A clock that is set back by more than
+// the window goes on from there; less may be the order in which calls of several clocks arrive.
 func (b *Budget) sinceLocked(now time.Time) int64 {
 	if !b.used {
 		b.used, b.base = true, now
 	}
-	b.last = max(b.last, int64(now.Sub(b.base)))
+	at := int64(now.Sub(b.base))
+	if b.last-at > int64(b.length) {
+		b.base = now.Add(-duration(b.last))
+	}
+	b.last = max(b.last, at)
 	return b.last
 }

@@ -144,13 +144,11 @@ func (s *Snapshot) faults(f *faults) {
 	if s.Epoch > maxEpoch {
 		f.add("Snapshot.Epoch", "must be at most %d, got %d", uint64(maxEpoch), s.Epoch)
 	}
-	for _, n := range []struct {
-		name string
-		n    uint64
-	}{{"ConsecutiveFailures", s.ConsecutiveFailures}, {"ConsecutiveSuccesses", s.ConsecutiveSuccesses}} {
-		if n.n > maxCount {
-			f.add("Snapshot."+n.name, "must be at most %d, got %d", maxCount, n.n)
-		}
+	if s.ConsecutiveFailures > maxCount {
+		f.add("Snapshot.ConsecutiveFailures", "must be at most %d, got %d", maxCount, s.ConsecutiveFailures)
+	}
+	if s.State == HalfOpen && s.ConsecutiveSuccesses > maxCount { // in other states it is no more than told
+		f.add("Snapshot.ConsecutiveSuccesses", "must be at most %d, got %d", maxCount, s.ConsecutiveSuccesses)
 	}
 	t := s.Totals
 	if max(t.Successes, t.Failures, t.Ignored, t.Rejected, t.Retries) > maxTotal {

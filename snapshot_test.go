@@ -444,7 +444,7 @@ func TestBadSnapshotsAreRefused(t *testing.T) {
 		{breaker.Snapshot{State: breaker.Open, Since: at}, "Snapshot.Until: must not be before Since (" + at.String() + "), got 0001-01-01 00:00:00 +0000 UTC"},
 		{breaker.Snapshot{Epoch: math.MaxUint64}, "Snapshot.Epoch: must be at most "},
 		{breaker.Snapshot{ConsecutiveFailures: math.MaxUint64}, "Snapshot.ConsecutiveFailures: must be at most 2147483647, got 18446744073709551615"},
-		{breaker.Snapshot{ConsecutiveSuccesses: 1 << 31}, "Snapshot.ConsecutiveSuccesses: must be at most 2147483647, got 2147483648"},
+		{breaker.Snapshot{State: breaker.HalfOpen, ConsecutiveSuccesses: 1 << 31}, "Snapshot.ConsecutiveSuccesses: must be at most 2147483647, got 2147483648"},
 		{totals(breaker.Totals{Calls: 5}), "Snapshot.Totals.Calls: must be Successes + Failures + Ignored (0), got 5"},
 		{totals(breaker.Totals{Successes: 1, Failures: 1, Ignored: 1}), "Snapshot.Totals.Calls: must be Successes + Failures + Ignored (3), got 0"},
 		{totals(breaker.Totals{Late: 1}), "Snapshot.Totals: must have no more Late (1)"},

@@ -2,7 +2,6 @@ package breaker
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"time"
 )
@@ -147,7 +146,8 @@ func (w Window) faults(f *faults, at string, path func(string) string) {
 // maxWindowCalls bounds what a LastCalls window may cost: 2 bits a call, 4 MiB in all.
 const maxWindowCalls = 1 << 24
 
-func toPPM(rate float64) uint64 { return uint64(math.Round(rate * ppm)) }
+// toPPM rounds down, so that 2 of 3 meet a rate of 2.0/3; what binary fractions lack of a millionth is made up for.
+func toPPM(rate float64) uint64 { return uint64(rate*ppm + 1e-3) }
 
 // tripPolicy is the compiled form of what trips. It is shared by all circuits of one configuration.
 type tripPolicy struct {

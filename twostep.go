@@ -171,10 +171,7 @@ func (r *Retries) Next(ctx context.Context, err error) (again bool, because erro
 	if err == nil {
 		err = ErrUnacceptable
 	}
-	if r.circuit == nil {
-		return r.loop.again(ctx, r.attempts, err, r.loop.p.draw, nil)
-	}
-	return r.circuit.nextAttempt(ctx, &r.loop, r.attempts, err)
+	return r.loop.again(ctx, r.circuit, r.attempts, err)
 }
 
 // Ran notes that an attempt was made: the first, which earns retries where there is a budget, or one that Next announced.
