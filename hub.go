@@ -22,7 +22,8 @@ type hub struct {
 	store     Store
 	immediate bool
 	timeout   time.Duration
-	unwatch   func()
+	unwatch   func() // nil: the store has given none
+	unwatched error  // why nothing is watched
 	stop      chan struct{}
 	wake      chan struct{}
 	time      *timeline    // of this process, whatever clock the circuits have: it paces real connections
@@ -70,7 +71,10 @@ func hubOf(s Store) *hub {
 		if t, ok := s.(interface{ Timeout() time.Duration }); ok && t.Timeout() > 0 {
 			h.timeout = t.Timeout()
 		}
-		h.unwatch = s.Watch(h)
+		_, h.unwatched = contained(context.Background(), func(context.Context) []Reply {
+			h.unwatch = s.Watch(h)
+			return nil
+		})
 		if !h.immediate {
 			go h.serve()
 		}
@@ -123,7 +127,14 @@ func (h *hub) forget(name string, p weak.Pointer[Circuit]) {
 	}
 	delete(hubs.of, h.store)
 	close(h.stop)
-	go h.unwatch() // which waits for what is being delivered, perhaps by this very goroutine
+	if h.unwatch != nil {
+		go func() { // it waits for what is being delivered, perhaps by this very goroutine
+			_, _ = contained(context.Background(), func(context.Context) []Reply { // nobody is left to be told
+				h.unwatch()
+				return nil
+			})
+		}()
+	}
 }
 
 // named returns the circuits of a name.

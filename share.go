@@ -193,6 +193,9 @@ func (c *Circuit) epochLocked() uint64 {
 func (c *Circuit) attach(s *settings) {
 	sh := &share{node: fmt.Sprintf("%016x", rand.Uint64()), turn: make(chan struct{}, 1), sentAt: -int64(maxDuration)}
 	sh.hub = hubOf(s.sharing.store)
+	if err := sh.hub.unwatched; err != nil {
+		sh.saidLocked(c.name, "it cannot be watched", ": "+err.Error())
+	}
 	c.mu.Lock()
 	c.rareLocked().share = sh
 	c.mu.Unlock()
