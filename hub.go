@@ -1,6 +1,7 @@
 package breaker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,11 +28,16 @@ type hub struct {
 	stop      chan struct{}
 	wake      chan struct{}
 	time      *timeline    // of this process, whatever clock the circuits have: it paces real connections
-	away      atomic.Bool  // the store did not answer: nobody asks it but the hub, now and then
+	away      atomic.Bool  // the store did not answer, whatever the name: nobody asks it but the hub, now and then
 	busy      atomic.Int32 // immediate: operations under way
+	overdue   atomic.Int32 // operations that were given up, but have not returned
+	trying    atomic.Int32 // those of them that were begun without much hope
 
 	mu      sync.Mutex
-	members map[string][]weak.Pointer[Circuit]
+	members map[string]*line
+	silent  map[string]int // names whose last operation had no answer, and how many in a row had none
+	answers uint64         // operations that were answered
+	doubt   bool           // one was not that might have been
 	n       int
 	due     map[*Circuit]int64 // who has something to say, and when
 	resync  bool               // everybody should read
@@ -39,7 +45,13 @@ type hub struct {
 	names   []string           // to poll, what is left of the present round
 	untold  []*Circuit         // whose hooks have to be told of what a store's word has changed
 
-	retryAt int64 // serve's own: when to try a store that is away
+	retryAt int64 // serve's own: when to try what is away
+}
+
+// line is what the circuits of one name have in common.
+type line struct {
+	all  []weak.Pointer[Circuit]
+	away atomic.Bool // its last operation had no answer: one ledger may be out of reach where others are not
 }
 
 const (
@@ -48,7 +60,10 @@ const (
 	pollEvery      = time.Second            // how often circuits in use are read, whether anything was pushed or not
 	pollAtMost     = 500                    // in one second
 	reportAtMost   = 256                    // in one operation
-	retryEvery     = 250 * time.Millisecond // how often a store that is away is tried, and up to as much more by chance
+	retryEvery     = 250 * time.Millisecond // how often what is away is tried, and up to as much more by chance
+	witnesses      = 3                      // names to ask before a store is taken to be away
+	retryFailures  = 3                      // how many operations of one try may have no answer
+	overdueAtMost  = 256                    // operations that do not return, before there are no more of them
 )
 
 // hubs finds the hub of a Store: circuits of one process share its watch.
@@ -64,7 +79,7 @@ func hubOf(s Store) *hub {
 	h := hubs.of[s]
 	if h == nil {
 		h = &hub{store: s, timeout: defaultTimeout, stop: make(chan struct{}), wake: make(chan struct{}, 1), time: newTimeline(nil), nextAt: never}
-		h.members, h.due = make(map[string][]weak.Pointer[Circuit]), make(map[*Circuit]int64)
+		h.members, h.silent, h.due = make(map[string]*line), make(map[string]int), make(map[*Circuit]int64)
 		if i, ok := s.(interface{ Immediate() bool }); ok {
 			h.immediate = i.Immediate()
 		}
@@ -92,8 +107,14 @@ func (h *hub) join(c *Circuit) {
 	p := weak.Make(c)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.members[c.name] = append(h.members[c.name], p)
 	name := c.name
+	l := h.members[name]
+	if l == nil {
+		l = new(line)
+		h.members[name] = l
+	}
+	l.all = append(l.all, p)
+	c.rare.share.line = l
 	runtime.AddCleanup(c, func(p weak.Pointer[Circuit]) { h.forget(name, p) }, p)
 }
 
@@ -110,16 +131,18 @@ func (h *hub) forget(name string, p weak.Pointer[Circuit]) {
 	hubs.Lock()
 	defer hubs.Unlock()
 	h.mu.Lock()
-	all := h.members[name]
-	i := slices.Index(all, p)
+	i := -1
+	l := h.members[name]
+	if l != nil {
+		i = slices.Index(l.all, p)
+	}
 	if i < 0 {
 		h.mu.Unlock()
 		return
 	}
-	if all = slices.Delete(all, i, i+1); len(all) == 0 {
+	if l.all = slices.Delete(l.all, i, i+1); len(l.all) == 0 {
 		delete(h.members, name)
-	} else {
-		h.members[name] = all
+		delete(h.silent, name)
 	}
 	h.mu.Unlock()
 	if h.n--; h.n > 0 {
@@ -141,9 +164,11 @@ func (h *hub) forget(name string, p weak.Pointer[Circuit]) {
 func (h *hub) named(name string) (all []*Circuit) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, p := range h.members[name] {
-		if c := p.Value(); c != nil {
-			all = append(all, c)
+	if l := h.members[name]; l != nil {
+		for _, p := range l.all {
+			if c := p.Value(); c != nil {
+				all = append(all, c)
+			}
 		}
 	}
 	return all
@@ -212,59 +237,116 @@ func (h *hub) run(f func()) {
 // The store's operations, bounded in time.
 
 func (h *hub) report(r Report) Reply {
-	return h.one(func(ctx context.Context) []Reply { return h.store.Report(ctx, []Report{r}) })
+	return h.one(r.Name, func(ctx context.Context) []Reply { return h.store.Report(ctx, []Report{r}) })
 }
 
 func (h *hub) read(name string) Reply {
-	return h.one(func(ctx context.Context) []Reply { return h.store.Read(ctx, []string{name}) })
+	return h.readMany([]string{name})[0]
 }
 
-func (h *hub) one(op func(context.Context) []Reply) Reply { return h.many(1, op)[0] }
+func (h *hub) readMany(names []string) []Reply {
+	return h.many(names, func(ctx context.Context) []Reply { return h.store.Read(ctx, names) })
+}
+
+func (h *hub) one(name string, op func(context.Context) []Reply) Reply {
+	return h.many([]string{name}, op)[0]
+}
 
 func (h *hub) move(m Move) Reply {
-	return h.single(func(ctx context.Context) (Ledger, error) { return h.store.Move(ctx, m) })
+	return h.single(m.Name, func(ctx context.Context) (Ledger, error) { return h.store.Move(ctx, m) })
 }
 
 func (h *hub) acquire(a Acquire) Reply {
-	return h.single(func(ctx context.Context) (Ledger, error) { return h.store.Acquire(ctx, a) })
+	return h.single(a.Name, func(ctx context.Context) (Ledger, error) { return h.store.Acquire(ctx, a) })
 }
 
 func (h *hub) settle(v Verdict) Reply {
-	return h.single(func(ctx context.Context) (Ledger, error) { return h.store.Settle(ctx, v) })
+	return h.single(v.Name, func(ctx context.Context) (Ledger, error) { return h.store.Settle(ctx, v) })
 }
 
-func (h *hub) single(op func(context.Context) (Ledger, error)) Reply {
-	return h.one(func(ctx context.Context) []Reply {
+func (h *hub) single(name string, op func(context.Context) (Ledger, error)) Reply {
+	return h.one(name, func(ctx context.Context) []Reply {
 		l, err := op(ctx)
 		return []Reply{{l, err}}
 	})
 }
 
-// many runs an operation that answers n questions. Without an answer to any of them, the store is taken to be away.
-func (h *hub) many(n int, op func(context.Context) []Reply) []Reply {
-	replies, err := h.bounded(op)
-	if err == nil && len(replies) != n {
-		err = fmt.Errorf("breaker: store gave %d replies to %d questions", len(replies), n)
+// many runs an operation that asks about names, and judges by the answers who is away.
+func (h *hub) many(names []string, op func(context.Context) []Reply) []Reply {
+	replies, err := h.bounded(h.hopeless(names), op)
+	if err == nil && len(replies) != len(names) {
+		err = fmt.Errorf("breaker: store gave %d replies to %d questions", len(replies), len(names))
 	}
 	if err != nil {
-		replies = make([]Reply, n)
+		replies = make([]Reply, len(names))
 		for i := range replies {
 			replies[i].Err = err
 		}
 	}
-	answered := slices.ContainsFunc(replies, func(r Reply) bool { return r.Err == nil || errors.Is(r.Err, ErrLedger) })
-	if !h.immediate && h.away.Swap(!answered) == answered {
-		h.rouse()
+	if !h.immediate {
+		h.judge(names, replies)
 	}
 	return replies
 }
 
-// bounded runs an operation, and gives up on one that does not return in time.
-func (h *hub) bounded(op func(context.Context) []Reply) (replies []Reply, err error) {
+// hopeless reports whether an answer would be a surprise.
+func (h *hub) hopeless(names []string) bool {
+	if h.immediate {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.away.Load() || slices.ContainsFunc(names, func(name string) bool { return h.silent[name] > 0 })
+}
+
+// answered reports whether the store has answered, be it that it cannot use the ledger.
+func (r Reply) answered() bool { return r.Err == nil || errors.Is(r.Err, ErrLedger) }
+
+// judge takes the names that had no answer to be away. The store is away where all of them are; where some may not be,
+// serve asks one of these.
+func (h *hub) judge(names []string, replies []Reply) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	news, any := false, false
+	for i, name := range names {
+		ok := replies[i].answered()
+		any = any || ok
+		l := h.members[name]
+		if l == nil {
+			continue // it has left
+		}
+		if ok {
+			delete(h.silent, name)
+		} else {
+			h.silent[name]++
+		}
+		news = l.away.Swap(!ok) == ok || news
+	}
+	switch {
+	case any:
+		h.answers++
+		h.doubt = false
+		news = h.away.Swap(false) || news
+	case len(h.silent) == len(h.members):
+		news = !h.away.Swap(true) || news
+	default:
+		h.doubt = h.doubt || news && !h.away.Load()
+	}
+	if news {
+		h.rouse()
+	}
+}
+
+// bounded runs an operation, and gives up on one that does not return in time. Of those that are hopeless it begins no
+// other before that one has returned, however long it takes.
+func (h *hub) bounded(hopeless bool, op func(context.Context) []Reply) (replies []Reply, err error) {
 	if h.immediate {
 		h.busy.Add(1)
 		defer h.busy.Add(-1)
 		return contained(context.Background(), op)
+	}
+	if hopeless && h.trying.Load() > 0 || h.overdue.Load() >= overdueAtMost {
+		return nil, errOverdue
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), h.timeout)
 	type result struct {
@@ -272,8 +354,20 @@ func (h *hub) bounded(op func(context.Context) []Reply) (replies []Reply, err er
 		err     error
 	}
 	done := make(chan result, 1)
+	var over atomic.Bool // it has ended, or was given up; whoever finds it so counts it out
+	count := func(by int32) {
+		h.overdue.Add(by)
+		if hopeless {
+			h.trying.Add(by)
+		}
+	}
 	go func() {
-		defer cancel()
+		defer func() {
+			cancel()
+			if over.Swap(true) {
+				count(-1)
+			}
+		}()
 		replies, err := contained(ctx, op)
 		done <- result{replies, err}
 	}()
@@ -283,9 +377,15 @@ func (h *hub) bounded(op func(context.Context) []Reply) (replies []Reply, err er
 	case r := <-done:
 		return r.replies, r.err
 	case <-late.C:
+		count(1)
+		if over.Swap(true) {
+			count(-1)
+		}
 		return nil, fmt.Errorf("breaker: store did not return within %v", h.timeout)
 	}
 }
+
+var errOverdue = errors.New("breaker: store has not returned from what it was asked before")
 
 // contained runs an operation, whose panic is its error.
 func contained(ctx context.Context, op func(context.Context) []Reply) (replies []Reply, err error) {
@@ -348,7 +448,7 @@ func (h *hub) serve() {
 		}
 		now := h.time.now()
 		var next int64
-		if h.away.Load() {
+		if h.gone() {
 			next = h.retry(now)
 		} else {
 			h.flush(now)
@@ -356,7 +456,7 @@ func (h *hub) serve() {
 				h.poll()
 				pollAt = now + int64(pollEvery)
 			}
-			next = min(pollAt, h.nextDue(pollAt))
+			next = min(h.nextDue(pollAt), h.retryName(now))
 		}
 		timer.Reset(duration(max(0, next-h.time.now())))
 	}
@@ -366,10 +466,12 @@ func (h *hub) serve() {
 func (h *hub) nextDue(latest int64) int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, at := range h.due {
-		latest = min(latest, at)
+	for c, at := range h.due {
+		if !c.rare.share.line.away.Load() {
+			latest = min(latest, at)
+		}
 	}
-	if h.resync {
+	if h.resync || h.doubt {
 		latest = 0
 	}
 	h.nextAt = latest
@@ -383,7 +485,7 @@ func (h *hub) flush(now int64) {
 	h.resync = false
 	var due []*Circuit
 	for c, at := range h.due {
-		if at <= now {
+		if at <= now && !c.rare.share.line.away.Load() {
 			due = append(due, c)
 			delete(h.due, c)
 		}
@@ -403,7 +505,7 @@ func (h *hub) reportFor(all []*Circuit) {
 	var speakers []*Circuit
 	for _, c := range all {
 		switch {
-		case h.away.Load():
+		case h.gone(), c.rare.share.line.away.Load():
 			h.put(c)
 			continue
 		case !c.takeTurn():
@@ -421,7 +523,11 @@ func (h *hub) reportFor(all []*Circuit) {
 	if len(reports) == 0 {
 		return
 	}
-	replies := h.many(len(reports), func(ctx context.Context) []Reply { return h.store.Report(ctx, reports) })
+	names := make([]string, len(reports))
+	for i := range reports {
+		names[i] = reports[i].Name
+	}
+	replies := h.many(names, func(ctx context.Context) []Reply { return h.store.Report(ctx, reports) })
 	for i, c := range speakers {
 		c.reported(&reports[i], &replies[i])
 		h.pass(c, nil)
@@ -429,7 +535,7 @@ func (h *hub) reportFor(all []*Circuit) {
 	}
 }
 
-// put notes that a circuit still has something to say, once the store is back.
+// put notes that a circuit still has something to say, once its ledger can be reached again.
 func (h *hub) put(c *Circuit) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -463,7 +569,7 @@ func (h *hub) poll() {
 }
 
 // inUse returns names whose circuits have had calls since they were last here, or are not closed: atMost of them, or all
-// with -1. The others have to wait for the next time.
+// with -1. The others have to wait for the next time, and those that had no answer for retryName.
 func (h *hub) inUse(atMost int) (names []string) {
 	h.mu.Lock()
 	if len(h.names) == 0 || atMost < 0 {
@@ -474,7 +580,7 @@ func (h *hub) inUse(atMost int) (names []string) {
 	for len(all) > 0 && len(names) != atMost {
 		name := all[0]
 		all = all[1:]
-		if slices.ContainsFunc(h.named(name), (*Circuit).inUse) {
+		if slices.ContainsFunc(h.named(name), func(c *Circuit) bool { return !c.rare.share.line.away.Load() && c.inUse() }) {
 			names = append(names, name)
 		}
 	}
@@ -499,16 +605,22 @@ func (c *Circuit) inUse() bool {
 // readAll reads where ledgers stand.
 func (h *hub) readAll(names []string) {
 	for some := range slices.Chunk(names, reportAtMost) {
-		replies := h.many(len(some), func(ctx context.Context) []Reply { return h.store.Read(ctx, some) })
-		for i, name := range some {
-			for _, c := range h.named(name) {
-				c.readReply(replies[i])
-			}
-		}
-		if h.away.Load() {
+		h.readSome(some)
+		if h.gone() {
 			return
 		}
 	}
+}
+
+// readSome is readAll in one operation. It reports whether that was answered.
+func (h *hub) readSome(names []string) (answered bool) {
+	replies := h.readMany(names)
+	for i, name := range names {
+		for _, c := range h.named(name) {
+			c.readReply(replies[i])
+		}
+	}
+	return slices.ContainsFunc(replies, Reply.answered)
 }
 
 // readReply takes in where the ledger stands.
@@ -518,12 +630,44 @@ func (c *Circuit) readReply(r Reply) {
 	c.pursue()
 }
 
+// gone reports whether the store is away. Where there is doubt it asks about names that may still have an answer, each
+// by itself: one that hangs must not speak for the others.
+func (h *hub) gone() bool {
+	h.mu.Lock()
+	doubt, answers := h.doubt, h.answers
+	h.doubt = false
+	h.mu.Unlock()
+	for n := 0; doubt && n < witnesses; n++ {
+		h.mu.Lock()
+		name, ok := "", false
+		for name = range h.members {
+			if ok = h.silent[name] == 0; ok {
+				break
+			}
+		}
+		h.mu.Unlock()
+		if ok {
+			h.read(name)
+		}
+		h.mu.Lock()
+		h.doubt = false
+		switch {
+		case h.answers != answers, len(h.silent) == 0:
+			doubt = false
+		case !ok || n == witnesses-1:
+			h.away.Store(true)
+		}
+		h.mu.Unlock()
+	}
+	return h.away.Load()
+}
+
 // retry asks a store that is away whether it is back, and has everybody read if it is. It returns when to try again.
 func (h *hub) retry(now int64) (next int64) {
 	if now < h.retryAt {
 		return h.retryAt
 	}
-	h.retryAt = now + int64(retryEvery) + rand.Int64N(int64(retryEvery))
+	h.retryAt = h.nextTry(now)
 	h.mu.Lock()
 	var one []string
 	for name := range h.members {
@@ -534,10 +678,60 @@ func (h *hub) retry(now int64) (next int64) {
 	if len(one) == 0 {
 		return h.retryAt
 	}
-	h.many(1, func(ctx context.Context) []Reply { return h.store.Read(ctx, one) })
+	h.readMany(one)
 	if h.away.Load() {
 		return h.retryAt
 	}
+	h.readSilent(h.silentNames())
 	h.readAll(h.inUse(-1))
 	return now
+}
+
+// retryName asks about the name that was asked about in vain least often, and if there is an answer about the others.
+// It returns when to try again.
+func (h *hub) retryName(now int64) (next int64) {
+	h.mu.Lock()
+	n := len(h.silent)
+	h.mu.Unlock()
+	switch {
+	case n == 0:
+		return never
+	case now < h.retryAt:
+		return h.retryAt
+	}
+	if names := h.silentNames(); len(names) > 0 && h.readSome(names[:1]) {
+		h.readSilent(names[1:])
+	}
+	h.retryAt = h.nextTry(h.time.now()) // other names have their turn meanwhile, however long this took
+	return h.retryAt
+}
+
+func (h *hub) nextTry(now int64) int64 {
+	return now + int64(retryEvery) + rand.Int64N(int64(retryEvery))
+}
+
+// silentNames returns the names that had no answer, those first that were asked about least often.
+func (h *hub) silentNames() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(h.silent), func(a, b string) int { return cmp.Compare(h.silent[a], h.silent[b]) })
+}
+
+// readSilent reads names that had no answer, as many as possible in one operation. One that hangs may take the others of
+// its operation with it: it is looked for by halves.
+func (h *hub) readSilent(names []string) {
+	failures := 0
+	var read func([]string)
+	read = func(some []string) {
+		if failures == retryFailures || h.readSome(some) {
+			return
+		}
+		if failures++; len(some) > 1 {
+			read(some[:len(some)/2])
+			read(some[len(some)/2:])
+		}
+	}
+	for some := range slices.Chunk(names, reportAtMost) {
+		read(some)
+	}
 }

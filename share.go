@@ -108,6 +108,7 @@ const (
 // share is one circuit's part. Except for turn it is guarded by the circuit's mu.
 type share struct {
 	hub    *hub
+	line   *line
 	node   string
 	turn   chan struct{} // holds a token for whoever reports and moves; one at a time, or runs would be counted out of order
 	again  bool          // somebody found the turn taken
@@ -167,7 +168,10 @@ func (c *Circuit) joiningLocked() bool {
 func (sh *share) follows() bool { return sh != nil && sh.acting == follows && !sh.closed }
 
 // away reports whether there is no point in asking the store.
-func (sh *share) away() bool { return sh.closed || sh.hub.away.Load() }
+func (sh *share) away() bool { return sh.closed || sh.unheard() }
+
+// unheard reports whether the store does not answer, to anybody or about this name.
+func (sh *share) unheard() bool { return sh.hub.away.Load() || sh.line.away.Load() }
 
 // policyLocked is the policy that holds for the machine: with a store, who may probe is not for the machine to say.
 func (c *Circuit) policyLocked(s *settings) *policy {
@@ -200,7 +204,7 @@ func (c *Circuit) attach(s *settings) {
 	c.rareLocked().share = sh
 	c.mu.Unlock()
 	sh.hub.join(c)
-	if !sh.hub.away.Load() {
+	if !sh.unheard() {
 		c.learned(sh.hub.read(c.name), byRemote)
 	}
 	c.mu.Lock()
@@ -498,7 +502,7 @@ func (c *Circuit) closeShare() {
 	if !open {
 		return
 	}
-	if !sh.hub.away.Load() {
+	if !sh.unheard() {
 		ctx, cancel := context.WithTimeout(context.Background(), sh.hub.timeout)
 		defer cancel()
 		_ = c.Sync(ctx) // what cannot be reported now is lost with the circuit

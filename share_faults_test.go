@@ -27,9 +27,9 @@ type faulty struct {
 	immediate bool
 	timeout   time.Duration
 	clk       breaker.Clock
-	free      chan struct{} // closed at the end: what hangs for good goes on
 
 	mu      sync.Mutex
+	free    chan struct{} // closed by heal, and at the end: what is wedged goes on
 	m       *store.Memory
 	act     func(op string) fault
 	ops     map[string]int
@@ -42,7 +42,7 @@ type faulty struct {
 type fault struct {
 	before, after error // instead of carrying it out, or after it
 	hangs         bool  // until ctx ends
-	wedges        bool  // until the end of the test
+	wedges        bool  // until it is healed, or the end of the test
 	panics, exits bool
 	replies       func([]breaker.Reply) []breaker.Reply
 }
@@ -53,7 +53,11 @@ func newFaulty(w *world, immediate bool) *faulty {
 		f.clk = w.clk
 	}
 	f.m = store.NewMemory(store.WithClock(f.clk))
-	w.atEnd = append(w.atEnd, sync.OnceFunc(func() { close(f.free) }))
+	w.atEnd = append(w.atEnd, sync.OnceFunc(func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		close(f.free)
+	}))
 	return f
 }
 
@@ -76,7 +80,13 @@ func (f *faulty) only(op string, ft fault) {
 		return fault{}
 	})
 }
-func (f *faulty) heal() { f.set(nil) }
+func (f *faulty) heal() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.act = nil
+	close(f.free)
+	f.free = make(chan struct{})
+}
 
 // count returns how many operations there were since it was last called.
 func (f *faulty) count() map[string]int {
@@ -108,7 +118,7 @@ func (f *faulty) wipe() {
 func (f *faulty) do(ctx context.Context, op string, carryOut func(*store.Memory) []breaker.Reply) []breaker.Reply {
 	f.mu.Lock()
 	f.ops[op]++
-	m := f.m
+	m, free := f.m, f.free
 	var ft fault
 	if f.act != nil {
 		ft = f.act(op)
@@ -119,7 +129,7 @@ func (f *faulty) do(ctx context.Context, op string, carryOut func(*store.Memory)
 		<-ctx.Done()
 		return failing(op, ctx.Err())
 	case ft.wedges:
-		<-f.free
+		<-free
 		return failing(op, errStore)
 	case ft.panics:
 		panic("the store has panicked")

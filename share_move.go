@@ -35,7 +35,7 @@ func (c *Circuit) order(o order) bool {
 		c.mu.Unlock()
 		return false
 	}
-	if sh.hub.away.Load() {
+	if sh.unheard() {
 		o.acted = true
 		c.stepLocked(s, &o.event, new(effects), o.cause)
 	}

@@ -313,7 +313,7 @@ func (c *Circuit) Sync(ctx context.Context) error {
 		var r Report
 		var answer Reply
 		var ok bool
-		if err == nil || !c.rare.share.hub.away.Load() {
+		if err == nil || !c.rare.share.unheard() {
 			r, answer, ok = c.say(true)
 		}
 		again := c.passTurn()
