@@ -84,6 +84,28 @@ func TestShareHubOfAStoreThatDoesNotReturn(t *testing.T) {
 	})
 }
 
+// One that answers now and then is asked again, but what it does not return from has a bound.
+func TestShareHubOfAStoreThatReadsButDoesNotReturn(t *testing.T) {
+	bubble(t, byDo, func(w *world) {
+		f := newFaulty(w, false)
+		c := breaker.Must(breaker.NewCircuit("c", breaker.WithStore(f), breaker.WithFailureThreshold(1_000_000)))
+		before := inBubble()
+		f.only("report", fault{wedges: true})
+		for range 1000 {
+			_ = c.Run(w.Context(), func(context.Context) error { return errBoom })
+			w.add(time.Second)
+		}
+		n := inBubble() - before
+		require.Less(w, n, 300)
+		require.Greater(w, n, 100, "it was tried again")
+		f.heal()
+		w.add(2 * time.Second)
+		require.Equal(w, before, inBubble())
+		require.True(w, c.Snapshot().Shared.Connected)
+		require.NoError(w, c.Close())
+	})
+}
+
 // partly is a store of whose ledgers some cannot be reached.
 type partly struct {
 	*faulty
