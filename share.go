@@ -114,6 +114,7 @@ type share struct {
 	again  bool          // somebody found the turn taken
 	known  uint64        // the highest epoch that was taken over
 	ledger Ledger        // as last seen in that epoch
+	tookAt int64         // when that was, by the hub's time
 	seenAt int64         // when an exchange last worked
 	seen   bool          // one did
 	acting acting
@@ -324,7 +325,8 @@ func (c *Circuit) adoptLocked(s *settings, l *Ledger, why reason, cause error, n
 		c.publishLocked(s)
 		return
 	}
-	sh.acting, sh.ledger = follows, *l
+	sh.acting = follows
+	sh.takeLocked(l)
 	e := event{kind: evAdopt, now: now, to: l.State, why: why, opens: l.Openings, since: now - clampDuration(l.Age)}
 	e.until = now + min(clampDuration(l.Remaining), s.longestOpen())
 	if l.State == Open && l.Remaining <= 0 && c.m.state != Open {
@@ -345,10 +347,10 @@ func (c *Circuit) refreshLocked(s *settings, l *Ledger, now int64) {
 	if l.Counts.ConsecutiveFailures > 0 && sh.ledger.Counts.ConsecutiveFailures == 0 && c.m.state == Closed {
 		sh.tally.fold(c.successesLocked(), now, false) // these came before the run
 	}
-	if l.Clock < sh.ledger.Clock && l.Epoch == sh.ledger.Epoch {
-		return // it has been overtaken
+	if sh.overtaken(l) && !sh.outlasted() {
+		return
 	}
-	sh.ledger = *l
+	sh.takeLocked(l)
 	if c.m.state != HalfOpen || sh.acting != follows {
 		return
 	}
@@ -358,6 +360,26 @@ func (c *Circuit) refreshLocked(s *settings, l *Ledger, now int64) {
 	}
 }
 
+// takeLocked takes a ledger over as the one that was seen last.
+func (sh *share) takeLocked(l *Ledger) { sh.ledger, sh.tookAt = *l, sh.hub.time.now() }
+
+// overtaken reports whether a ledger is older than what is known, by what it says itself. The store's clock may have been
+// set back, or be another server's; but within an epoch runs follow each other by their numbers, and grow.
+func (sh *share) overtaken(l *Ledger) bool {
+	k := &sh.ledger
+	switch {
+	case l.Epoch != k.Epoch:
+		return l.Epoch < k.Epoch && l.Clock <= k.Clock
+	case l.Run != k.Run:
+		return l.Clock < k.Clock && l.Run < k.Run
+	}
+	return l.Clock < k.Clock && l.Counts.ConsecutiveFailures <= k.Counts.ConsecutiveFailures
+}
+
+// outlasted reports whether no operation is under way any more that was when a ledger was last taken over: what is answered
+// now has been asked since, whatever the store's clock says.
+func (sh *share) outlasted() bool { return (sh.hub.time.now()-sh.tookAt)/2 > int64(sh.hub.timeout) }
+
 // undenyLocked makes the next call ask for a slot again.
 func (c *Circuit) undenyLocked() {
 	c.rare.share.deniedUntil = 0
@@ -365,10 +387,10 @@ func (c *Circuit) undenyLocked() {
 }
 
 // bringBackLocked sees to it that a store which has lost the ledger, or the last of it, gets it back. A ledger that is no
-// younger than what is known is merely late.
+// younger than what is known is merely late, unless it was asked for since.
 func (c *Circuit) bringBackLocked(l *Ledger, now int64) {
 	sh := c.rare.share
-	if l.Clock <= sh.ledger.Clock || sh.acting == tripped || len(sh.orders) > 0 {
+	if sh.overtaken(l) && !sh.outlasted() || sh.acting == tripped || len(sh.orders) > 0 {
 		return
 	}
 	o := order{to: c.m.state, why: byRemote, epoch: sh.known}
@@ -390,7 +412,7 @@ func (c *Circuit) bringBackLocked(l *Ledger, now int64) {
 func (c *Circuit) pushed(l Ledger) {
 	c.mu.Lock()
 	sh := c.rare.share
-	held := sh.moving > 0 || sh.closed
+	held := sh.moving > 0 || sh.closed || sh.overtaken(&l) // nobody asked: it may have been on its way for long
 	if sh.moving > 0 && (sh.heard == nil || l.Epoch >= sh.heard.Epoch) {
 		sh.heard = &l // what our own operation causes would be taken for another's: its answer comes first
 	}
@@ -409,6 +431,9 @@ func (c *Circuit) ended() {
 	var l *Ledger
 	if sh.moving == 0 {
 		l, sh.heard = sh.heard, nil
+	}
+	if l != nil && sh.overtaken(l) {
+		l = nil
 	}
 	c.mu.Unlock()
 	if l != nil {
