@@ -101,7 +101,7 @@ type acting uint8
 
 const (
 	follows acting = iota // it is where the ledger is
-	alone                 // the store was away when something had to be decided; its next word ends this
+	alone                 // the store was away when something had to be decided; see staysLocked for what ends this
 	tripped               // as alone, and it opened: only its own probes or a newer epoch close it again
 )
 
@@ -137,6 +137,9 @@ type share struct {
 
 	deciding  bool   // the user's functions are being asked
 	undecided *Reply // what they are to be asked about next
+
+	backAt int64         // alone: when to ask for a slot again, by the hub's time
+	backIn time.Duration // how long that was after the last time
 
 	fruitless   int                // answers that neither gave nor refused a slot
 	flight      *flight            // slots are being asked for
@@ -311,7 +314,7 @@ func (c *Circuit) adoptLocked(s *settings, l *Ledger, why reason, cause error, n
 	}
 	news := l.Epoch > sh.known
 	first := sh.known == 0 && sh.acting == follows && c.m.state == Closed && l.State == Closed && why != byHand
-	returning := !news && sh.acting == alone
+	returning := !news && sh.acting == alone && !c.staysLocked(l)
 	sh.known = l.Epoch
 	if first && news { // the series of openings that the others are in
 		c.m.opens = l.Openings
@@ -322,6 +325,7 @@ func (c *Circuit) adoptLocked(s *settings, l *Ledger, why reason, cause error, n
 	}
 	if !(news && !first || returning && c.m.state != l.State) {
 		c.refreshLocked(s, l, now)
+		c.comeBackLocked(l)
 		c.publishLocked(s)
 		return
 	}
@@ -334,6 +338,39 @@ func (c *Circuit) adoptLocked(s *settings, l *Ledger, why reason, cause error, n
 	}
 	c.stepLocked(s, &e, new(effects), cause)
 	c.m.progress = l.Progress
+}
+
+// staysLocked reports whether a circuit that acts by itself keeps to that, in an epoch that is not over: it has closed, or
+// probes where a probe is due. That the ledger can be read does not end it, since a store may be read that cannot be
+// written to, and the next probe would leave again. A newer epoch does, or a slot. A store within the process is not read
+// by the hub.
+func (c *Circuit) staysLocked(l *Ledger) bool {
+	sh := c.rare.share
+	if sh.acting != alone || sh.hub.immediate || l.State == Closed || l.Granted > 0 {
+		return false
+	}
+	return c.m.state == Closed || l.State == HalfOpen || l.Remaining <= 0
+}
+
+// How far apart a circuit that stays by itself asks for a slot. The times are doubled.
+const firstComeBack, lastComeBack = time.Second, 8 * time.Second
+
+// comeBackLocked asks for a slot, as any circuit would of such a ledger, to see whether the store takes anything. No call
+// waits for it.
+func (c *Circuit) comeBackLocked(l *Ledger) {
+	sh := c.rare.share
+	now := sh.hub.time.now()
+	switch {
+	case !c.staysLocked(l):
+		sh.backIn, sh.backAt = 0, 0
+		return
+	case l.State == Open && l.Remaining > 0, now < sh.backAt, sh.flight != nil, len(sh.orders) > 0, sh.away():
+		return
+	}
+	sh.backIn = min(max(2*sh.backIn, firstComeBack), lastComeBack)
+	sh.backAt = now + int64(sh.backIn)
+	sh.flight = &flight{make(chan struct{})}
+	go c.ask(sh.flight)
 }
 
 // longestOpen is the longest open period that the configuration allows.

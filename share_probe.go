@@ -154,6 +154,9 @@ func (c *Circuit) answeredLocked(a *Acquire, r *Reply, asked, now int64) {
 		why = byTimeout
 	}
 	sh.shapedLocked(r)
+	if r.Err != nil && sh.acting == alone {
+		sh.failed = r.Err // nobody waits for it, and hooks have heard when it went alone
+	}
 	c.heardLocked(s, r, why, nil, now)
 	switch {
 	case r.Err != nil:

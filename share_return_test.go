@@ -133,3 +133,102 @@ func TestShareReturnEmptyServerWhoseClockIsBehind(t *testing.T) {
 		fl.states(breaker.Open)
 	})
 }
+
+// onlyReads is a store that can be read and takes nothing: a full one, a replica.
+func onlyReads(op string) fault {
+	if op == "read" {
+		return fault{}
+	}
+	return fault{before: errStore}
+}
+
+// A circuit whose store takes nothing closes by its own probes, and stays closed while the store can only be read. When the
+// store takes something again, it is back.
+func TestShareReturnStoreThatOnlyReads(t *testing.T) {
+	for _, took := range []time.Duration{0, 700 * time.Millisecond, 1200 * time.Millisecond} {
+		for _, threshold := range []int{1, 2} {
+			for _, halfOpen := range []bool{false, true} {
+				t.Run(fmt.Sprintf("probes of %v, %d to close, half-open %v", took, threshold, halfOpen), func(t *testing.T) {
+					bubble(t, byDo, func(w *world) {
+						f := newFaulty(w, false)
+						fl := newFleet(w, f, 1, breaker.WithOpenTimeout(300*time.Millisecond), breaker.WithFailureThreshold(3),
+							breaker.WithSuccessThreshold(threshold), breaker.WithProbeLease(5*time.Second))
+						a := fl.nodes[0]
+						a.fail(3)
+						fl.sync()
+						a.state(breaker.Open)
+						w.add(400 * time.Millisecond)
+						if halfOpen {
+							g := a.gate()
+							f.set(onlyReads)
+							g.finish(nil)
+						}
+						f.set(onlyReads)
+						closed := 0
+						for end := w.elapsed() + 30*time.Second; w.elapsed() < end; {
+							_, _ = a.way.call(a, w.Context(), func(context.Context) (int, error) {
+								time.Sleep(took)
+								return 0, nil
+							})
+							if a.c.State() == breaker.Closed {
+								closed++
+							} else {
+								require.Zero(w, closed, a.steps())
+							}
+							w.add(10 * time.Millisecond)
+							w.rest()
+						}
+						require.Len(w, a.steps(), 3, "open, half-open, closed: %v", a.steps())
+						require.True(w, a.c.Snapshot().Shared.Alone)
+						require.Len(w, fl.storeErrors(), 1)
+						f.count()
+						w.add(16 * time.Second)
+						require.InDelta(w, 2, f.count()["acquire"], 1)
+
+						f.heal()
+						for end := w.elapsed() + 10*time.Second; w.elapsed() < end; {
+							_ = a.call(nil)
+							w.add(10 * time.Millisecond)
+							w.rest()
+						}
+						a.state(breaker.Closed)
+						require.False(w, a.c.Snapshot().Shared.Alone)
+						require.Empty(w, fl.storeErrors())
+						other := fl.join()
+						other.state(breaker.Closed)
+					})
+				})
+			}
+		}
+	}
+}
+
+// After an outage circuits that closed by themselves are back as soon as the store is read.
+func TestShareReturnAfterAnOutage(t *testing.T) {
+	bubble(t, byDo, func(w *world) {
+		f := newFaulty(w, false)
+		fl := newFleet(w, f, 3, breaker.WithOpenTimeout(time.Second), breaker.WithSuccessThreshold(1))
+		fl.nodes[0].c.Trip(nil)
+		fl.sync()
+		fl.states(breaker.Open)
+		f.all(fault{before: errStore})
+		w.add(time.Second)
+		closed := fl.nodes[:2]
+		for _, r := range closed {
+			r.ok(1)
+			r.state(breaker.Closed)
+		}
+		w.add(time.Second)
+		f.heal()
+		w.add(600 * time.Millisecond)
+		w.rest()
+		for _, r := range fl.nodes {
+			require.False(w, r.c.Snapshot().Shared.Alone)
+			require.Equal(w, fl.nodes[0].c.Snapshot().Epoch, r.c.Snapshot().Epoch)
+		}
+		fl.nodes[2].ok(1)
+		w.add(time.Second)
+		w.rest()
+		fl.states(breaker.Closed)
+	})
+}
