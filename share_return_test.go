@@ -167,7 +167,7 @@ func TestShareReturnStoreThatOnlyReads(t *testing.T) {
 						closed := 0
 						for end := w.elapsed() + 30*time.Second; w.elapsed() < end; {
 							_, _ = a.way.call(a, w.Context(), func(context.Context) (int, error) {
-								time.Sleep(took)
+								w.add(took)
 								return 0, nil
 							})
 							if a.c.State() == breaker.Closed {
@@ -180,7 +180,7 @@ func TestShareReturnStoreThatOnlyReads(t *testing.T) {
 						}
 						require.Len(w, a.steps(), 3, "open, half-open, closed: %v", a.steps())
 						require.True(w, a.c.Snapshot().Shared.Alone)
-						require.Len(w, fl.storeErrors(), 1)
+						require.LessOrEqual(w, len(fl.storeErrors()), 2, "of the verdict, and of the slot that it asks for later")
 						f.count()
 						w.add(16 * time.Second)
 						require.InDelta(w, 2, f.count()["acquire"], 1)
