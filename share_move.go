@@ -61,8 +61,8 @@ func (sh *share) queue(o order) {
 	sh.orders = append(sh.orders, o)
 }
 
-// overtaken reports whether the machine has been told of the first order, and of another one since.
-func (sh *share) overtaken() bool {
+// superseded reports whether the machine has been told of the first order, and of another one since.
+func (sh *share) superseded() bool {
 	return sh.orders[0].acted && slices.ContainsFunc(sh.orders[1:], func(w order) bool { return w.acted })
 }
 
@@ -96,7 +96,7 @@ func (c *Circuit) nextMove() (m Move, ok bool) {
 	s := c.load()
 	sh := c.rare.share
 	c.m.now = max(c.m.now, now)
-	for len(sh.orders) > 0 && (sh.overtaken() || c.pointlessLocked(&sh.orders[0])) {
+	for len(sh.orders) > 0 && (sh.superseded() || c.pointlessLocked(&sh.orders[0])) {
 		sh.orders = sh.orders[1:]
 	}
 	if len(sh.orders) == 0 || sh.away() {
