@@ -28,7 +28,8 @@ import (
 // A name that nobody has written to has the empty ledger: epoch 0, Closed. Every new epoch is numbered one above the
 // highest of the ledger's own, the one that the operation was told of, and the Store's clock in milliseconds less one.
 // Thus a Store that has lost a ledger, or some of it, never uses a number again: the circuits bring back the highest
-// they were given.
+// they were given. Circuits do not follow an epoch that is more than a day ahead of the Store's clock; a Store may take it
+// for one that no Store has given, and begin none from there.
 //
 // # Implementing one
 //

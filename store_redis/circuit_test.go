@@ -124,6 +124,23 @@ func TestCircuitsCountTogether(t *testing.T) {
 	}
 }
 
+// Garbage that looks like a ledger makes way: who finds it is told, and the circuits go on to count together.
+func TestCircuitsReplaceGarbage(t *testing.T) {
+	for _, garbage := range [][]any{
+		{"epoch", "9000000000000000:closed:1:0"},
+		{"epoch", "5:open:1:9007199254740992"},
+		{"lately", "0:0:10:5:0"},
+		{"shape", "0:5:9000:x"},
+	} {
+		f := newFleet(t, 2, breaker.WithOpenTimeout(time.Hour))
+		f.call(1, nil)
+		require.NoError(t, f.client.HSet(ctx, "cb:{dep}", garbage...).Err())
+		require.ErrorIs(t, f.nodes[0].Sync(ctx), storeredis.ErrCorrupt, garbage)
+		f.call(5, errDown)
+		f.are(breaker.Open)
+	}
+}
+
 // K05: only failures younger than the window count.
 func TestCircuitsShareAWindow(t *testing.T) {
 	for name, c := range map[string]struct {

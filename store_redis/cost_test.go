@@ -96,7 +96,7 @@ func TestCostOfScripts(t *testing.T) {
 	})
 	measure("read", func(int) { s.Read(ctx, []string{"full"}) })
 	measure("move", func(int) {
-		if _, err := s.Move(ctx, breaker.Move{Name: "moved", Shape: shape, From: 1 << 52, To: breaker.Open, For: time.Hour}); err != nil {
+		if _, err := s.Move(ctx, breaker.Move{Name: "moved", Shape: shape, From: uint64(time.Now().Add(time.Hour).UnixMilli()), To: breaker.Open, For: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 	})

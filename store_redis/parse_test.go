@@ -40,9 +40,9 @@ func TestReplies(t *testing.T) {
 	}
 	for _, reply := range []any{
 		nil, "OK", int64(1), []any{}, anys(ledgerNumbers()[:complete-1]), spoilt(2, int64(3)), spoilt(3, int64(-1)), spoilt(8, int64(0)),
-		spoilt(1, int64(limit)), spoilt(0, int64(limit+1)), spoilt(8, "x"), []any{[]any{}, nil, errors.New("x")}, map[any]any{"a": 1},
+		spoilt(1, int64(limit)), spoilt(0, int64(limit+1)), spoilt(8, "x"), spoilt(5, int64(1<<32)), spoilt(6, int64(1<<32)), []any{[]any{}, nil, errors.New("x")}, map[any]any{"a": 1},
 	} {
-		if l, err := ledgerOf(reply, nil); err == nil || l != (breaker.Ledger{}) {
+		if l, err := ledgerOf(reply, nil); !errors.Is(err, breaker.ErrLedger) || l != (breaker.Ledger{}) {
 			t.Errorf("%v is read as %+v", reply, l)
 		}
 	}

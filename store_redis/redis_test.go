@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -72,8 +73,8 @@ func TestUnknownScripts(t *testing.T) {
 	} {
 		for _, op := range []func(name string){
 			func(name string) { wholeCycle(t, s, name) },
-			func(name string) { move(t, s, name, 1<<50, breaker.Open, time.Hour) },
-			func(name string) { acquire(t, s, name, 1<<51, "t") },
+			func(name string) { move(t, s, name, 1<<40, breaker.Open, time.Hour) },
+			func(name string) { acquire(t, s, name, 1<<40, "t") },
 			func(name string) { settle(t, s, name, 1, "t", breaker.Success) },
 			func(name string) { one(t, s, name) },
 			func(name string) { // a pipeline in which no script is known, with two reports on one circuit
@@ -177,6 +178,19 @@ func TestUnreadableLedgers(t *testing.T) {
 			}
 		}
 	}
+	for _, absurd := range [][2]string{
+		{"epoch", "0:closed:1:0"},
+		{"epoch", "9000000000000000:closed:1:0"},
+		{"epoch", fmt.Sprint(time.Now().Add(25*time.Hour).UnixMilli(), ":closed:1:0")},
+		{"epoch", "5:open:1:9007199254740992"},
+		{"series", "4294967296:0"}, {"series", "0:4294967296"},
+		{"shape", "315360000000001:5:3:x"}, {"shape", "0:1000001:3:x"},
+		{"shape", "0:5:1001:x"}, {"shape", "0:5:9000:x"}, {"shape", "0:5:9007199254740992:x"},
+		{"lately", "0:0:10:5:0"}, {"lately", "1:0:0:0:7"}, {"lately", "1:0:3:4:2"}, {"lately", "1:0:0:6:0"},
+		{"lately", "1:0:9007199254740992:9007199254740992:0"},
+	} {
+		spoils = append(spoils, func(key string) { c.HSet(ctx, key, absurd[0], absurd[1]) })
+	}
 	spoils = append(spoils,
 		func(key string) { c.Del(ctx, key); c.Set(ctx, key, "text", 0) },
 		func(key string) { c.Del(ctx, key); c.LPush(ctx, key, "a", "b") },
@@ -247,11 +261,55 @@ func TestUnreadableParts(t *testing.T) {
 			t.Errorf("%s again: %v", field, err)
 		}
 	}
-	move(t, s, "h", 0, breaker.HalfOpen, 0)
-	acquire(t, s, "h", 0, "t")
-	c.HSet(ctx, "cb:{h}", "slot:t", "soon")
-	if r := s.Read(ctx, []string{"h"})[0]; !errors.Is(r.Err, storeredis.ErrCorrupt) {
-		t.Errorf("slot: %+v", r)
+	for _, lease := range []string{"soon", "9007199254740992"} {
+		move(t, s, "h", 0, breaker.HalfOpen, 0)
+		acquire(t, s, "h", 0, "t")
+		c.HSet(ctx, "cb:{h}", "slot:t", lease)
+		if r := s.Read(ctx, []string{"h"})[0]; !errors.Is(r.Err, storeredis.ErrCorrupt) {
+			t.Errorf("slot until %s: %+v", lease, r)
+		}
+	}
+}
+
+// What is as large as can be asked for is not garbage.
+func TestLargestIsReadable(t *testing.T) {
+	s := open(t, client(t))
+	largest := breaker.Shape{Window: math.MaxInt64, Failures: math.MaxInt, Reporters: math.MaxInt, Config: "largest"}
+	report(t, s, breaker.Report{Name: "c", Node: "n", Shape: largest, Batch: outcomes(0, 3)})
+	if l := report(t, s, breaker.Report{Name: "c", Node: "n", Shape: largest, Batch: outcomes(0, 3)}); l.Recent != 6 || l.Reporters != 1 {
+		t.Errorf("counted %+v", l)
+	}
+	l, err := s.Move(ctx, breaker.Move{Name: "c", Shape: largest, From: one(t, s, "c").Epoch, To: breaker.Open, For: math.MaxInt64, Openings: math.MaxUint32})
+	if got := one(t, s, "c"); err != nil || got.State != breaker.Open || got.Openings != math.MaxUint32 {
+		t.Errorf("opened %+v, %v, read %+v", l, err, got)
+	}
+	half := move(t, s, "c", l.Epoch, breaker.HalfOpen, 0)
+	_, err = s.Acquire(ctx, breaker.Acquire{Name: "c", Shape: largest, Epoch: half.Epoch, Tokens: []string{"t"}, Lease: math.MaxInt64, Limit: math.MaxInt})
+	if got := one(t, s, "c"); err != nil || got.Slots != 1 {
+		t.Errorf("acquired %v, read %+v", err, got)
+	}
+}
+
+// A server's clock that is set back by more than a day leaves ledgers behind that no circuit follows. They make way.
+func TestClockSetBackByDays(t *testing.T) {
+	s, _, pass := onOwnTime(t)
+	before := report(t, s, breaker.Report{Name: "c", Node: "n", Shape: shape, Batch: outcomes(0, 1)})
+	pass(-23 * time.Hour)
+	if l := one(t, s, "c"); l.Epoch != before.Epoch {
+		t.Errorf("set back by less than a day: %+v, before it %+v", l, before)
+	}
+	pass(-2 * time.Hour)
+	if err := s.Read(ctx, []string{"c"})[0].Err; !errors.Is(err, storeredis.ErrCorrupt) {
+		t.Errorf("set back by more: %v", err)
+	}
+	known := breaker.Report{Name: "c", Node: "n", Epoch: before.Epoch, Shape: shape, Batch: outcomes(0, 1)}
+	if report(t, s, known).Applied || move(t, s, "c", before.Epoch, breaker.Open, time.Minute).Applied || acquire(t, s, "c", before.Epoch, "t").Granted > 0 {
+		t.Error("an epoch that is out of reach has been begun")
+	}
+	known.Epoch = 0
+	after := report(t, s, known)
+	if !after.Applied || after.Epoch > after.Clock || one(t, s, "c").Epoch != after.Epoch {
+		t.Errorf("after it: %+v", after)
 	}
 }
 
@@ -268,7 +326,7 @@ func TestOtherVersions(t *testing.T) {
 	if v := c.HGet(ctx, "cb:{c}", "newer").Val(); v != "{\"a\":1}" {
 		t.Errorf("the newer field is %q", v)
 	}
-	for _, field := range []string{"series", "sums", "lately", "run", "shape"} {
+	for _, field := range []string{"shape", "series", "sums", "lately", "run"} {
 		c.HDel(ctx, "cb:{c}", field)
 		if got := one(t, s, "c"); got.Epoch != l.Epoch || got.State != breaker.Closed || got.Run == 0 {
 			t.Errorf("without %s: %+v", field, got)
@@ -521,12 +579,11 @@ func TestMirrorKeys(t *testing.T) {
 	l = acquire(t, s, name, l.Epoch, "c")
 	settle(t, s, name, l.Epoch, "c", breaker.Success)
 	want("recovered", "", "", 0)
-	move(t, s, name, 1<<50, breaker.Open, 15*time.Second)
-	l = one(t, s, name)
-	move(t, s, name, l.Epoch, breaker.Closed, 0)
+	l = move(t, s, name, l.Epoch+10, breaker.Open, 15*time.Second)
+	l = move(t, s, name, l.Epoch, breaker.Closed, 0)
 	want("reset", "", "", 0)
-	move(t, s, name, 1<<51, breaker.Open, 15*time.Second)
-	acquire(t, s, name, 1<<52, "d")
+	l = move(t, s, name, l.Epoch+10, breaker.Open, 15*time.Second)
+	acquire(t, s, name, l.Epoch+10, "d")
 	want("half-open by one who knows more", "", "", 0)
 	c.Del(ctx, "x:{"+name+"}")
 	report(t, s, breaker.Report{Name: name, Node: "n", Batch: outcomes(0, 1)})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -13,8 +14,9 @@ import (
 )
 
 // ErrCorrupt is what an operation returns when it found something in place of a circuit's ledger that it could not read: a
-// key of another type, or fields that no version of this package has written. It has removed it, so that this is told once.
-// The circuits then bring the ledger back from what they were last given. It is a [breaker.ErrLedger].
+// key of another type, fields that no version of this package has written, or an epoch more than a day ahead of the server's
+// clock, which may have been set back. It has removed it, so that this is told once. The circuits then bring the ledger back
+// from what they were last given. It is a [breaker.ErrLedger].
 var ErrCorrupt = fmt.Errorf("storeredis: %w, and was removed", breaker.ErrLedger)
 
 const (
@@ -39,7 +41,7 @@ func ledgerOf(reply any, err error) (breaker.Ledger, error) {
 	}
 	l, ok := parseLedger(n)
 	if !ok || len(n) < complete {
-		return breaker.Ledger{}, fmt.Errorf("storeredis: not a ledger: %.100q", fmt.Sprint(reply))
+		return breaker.Ledger{}, fmt.Errorf("storeredis: %w: %.100q", breaker.ErrLedger, fmt.Sprint(reply))
 	}
 	l.Peak, l.Foreign, l.Applied = uint64(n[18]), n[19] != 0, n[20] != 0
 	l.Granted, l.RetryAfter = int(n[21]), micro(n[22])
@@ -64,7 +66,7 @@ func parseLedger(n []int64) (l breaker.Ledger, ok bool) {
 			return l, false
 		}
 	}
-	if n[1] == limit || n[2] > int64(breaker.Open) || n[8] == 0 {
+	if n[1] == limit || n[2] > int64(breaker.Open) || n[8] == 0 || max(n[5], n[6]) > math.MaxUint32 {
 		return l, false
 	}
 	return breaker.Ledger{

@@ -513,16 +513,19 @@ var edgeCases = []testcase{
 				}
 			}
 		}},
-	{"the last epoch there is", "the numbers end below 2^53: what would need a higher one changes nothing",
+	{"the last epoch there is", "the numbers end below 2^53, or nearer to the clock: what would need a higher one changes nothing",
 		func(s *suite) {
 			name := s.name()
 			const last = 1<<53 - 1
-			s.report(name, last, failures(1))
+			taken := s.report(name, last, failures(1)).Applied
 			s.unchanged(name, "a move", func() {
 				equal(s, "applied", s.move(breaker.Move{Name: name, From: last, To: breaker.Open}).Applied, false)
 			})
 			l := s.report(name, last, failures(1))
-			equal(s, "failures", l.Counts.Failures, 2)
+			equal(s, "applied again", l.Applied, taken)
+			if taken {
+				equal(s, "failures", l.Counts.Failures, 2)
+			}
 		}},
 	{"states and outcomes that do not exist", "the next version may have more of them",
 		func(s *suite) {

@@ -20,13 +20,18 @@
 --   slot:<token>  the end of a probe's lease
 
 local BUCKETS = 20
-local LIMIT = 9007199254740992 -- 2^53: where counts stop, and what epochs stay below
+local LIMIT = 9007199254740992 -- 2^53: where counts stop
 local HOUR = 3600000 -- ms
+local LONGEST = 315360000000000 -- ten years: no caller asks for a longer time
+local SMALL = 4294967295 -- 2^32-1: openings and progress are no larger
+local MOST_FAILURES, MOST_REPORTERS = 1000000, 1000 -- no caller has more of them kept and told apart
 
 local key, channel, name, shape = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local clock = math.floor(now / 1000)
+-- Where epochs end. Circuits do not follow a ledger that is further ahead of the clock.
+local ahead = clock + 24 * HOUR
 
 -- Set by whatever finds that the hash holds what no script of ours has written.
 local corrupt = false
@@ -41,19 +46,19 @@ local function parts(text, pattern)
   return a, b, c, d, e
 end
 
--- int reads a part; one that is not there is 0.
-local function int(digits)
+-- int reads a part, which is no larger than most; one that is not there is 0.
+local function int(digits, most)
   local n = tonumber(digits or 0)
-  if n > LIMIT then
+  if n > (most or LIMIT) then
     corrupt = true
     return 0
   end
   return n
 end
 
-local function two(text)
+local function two(text, most)
   local a, b = parts(text, '^(%d+):(%d+)')
-  return int(a), int(b)
+  return int(a, most), int(b, most)
 end
 
 local function three(text)
@@ -84,13 +89,14 @@ local l = {state = 'closed', tokens = {}, live = 0, reporters = 0}
 do
   local number, state, since, till = parts(stored[1], '^(%d+):([%a-]+):(%d+):(%d+)')
   if number then
-    l.epoch, l.state, l.since, l.till = int(number), state, int(since), int(till)
-    corrupt = corrupt or l.epoch >= LIMIT or (state ~= 'closed' and state ~= 'half-open' and state ~= 'open')
+    l.epoch, l.state, l.since, l.till = int(number, ahead), state, int(since), int(till)
+    corrupt = corrupt or l.epoch == 0 or (state ~= 'closed' and state ~= 'half-open' and state ~= 'open')
+    corrupt = corrupt or l.till - l.since > LONGEST
   else
     l.epoch, l.since, l.till = 0, now, 0
   end
 end
-l.openings, l.progress = two(stored[2])
+l.openings, l.progress = two(stored[2], SMALL)
 l.shape = stored[3] or shape
 l.run, l.failures, l.successes = three(stored[4])
 l.run = math.max(l.run, 1)
@@ -98,14 +104,16 @@ l.sums = four(stored[5])
 do
   local heard, newest, first, nxt, held = parts(stored[6], '^(%d+):(%d+):(%d+):(%d+):(%d+)')
   l.heard, l.newest = math.min(int(heard), now), int(newest)
-  l.first, l.next, l.held = int(first), int(nxt), int(held)
+  l.first, l.next, l.held = int(first), int(nxt, LIMIT - 1), int(held) -- at the limit, next would not move on
+  corrupt = corrupt or l.held > l.next - l.first
 end
 
 local function read_shape()
   local w, f, r = parts(l.shape ~= '' and l.shape, '^(%d+):(%d+):(%d+):')
-  l.window, l.keep, l.tell = int(w), int(f), int(r)
+  l.window, l.keep, l.tell = int(w, LONGEST), int(f, MOST_FAILURES), int(r, MOST_REPORTERS)
 end
 read_shape()
+corrupt = corrupt or (stored[3] and l.next - l.first > l.keep)
 
 -- What is to be written. Nothing is written before all has been read.
 local set, unset = {}, {}
@@ -143,6 +151,7 @@ local function read_slots()
       if setback > 0 then
         put(all[i], string.format('%d', lease))
       end
+      corrupt = corrupt or lease - now > 2 * LONGEST -- twice: the clock may have been set back since
       l.tokens[token] = lease
       if lease > now then
         l.live = l.live + 1
@@ -168,7 +177,7 @@ end
 -- above is the number of a new epoch, for a caller that was told of another. There is none above what no Store has given.
 local function above(told)
   local highest = math.max(l.epoch, told, clock - 1)
-  return highest < LIMIT - 1 and highest + 1
+  return highest < ahead and highest + 1
 end
 
 -- begin starts an epoch; period is how long an open one lasts.

@@ -70,7 +70,7 @@ end
 -- admit says whether the batch may be entered, and sees to it that there is a ledger in its epoch.
 local function admit()
   if l.epoch == 0 then
-    local number = told > 0 and told < LIMIT and told or above(told)
+    local number = told > 0 and told <= ahead and told or above(told)
     if not number then
       return false
     end
