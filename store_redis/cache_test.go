@@ -110,6 +110,7 @@ func TestCacheIsSpoilt(t *testing.T) {
 		"other JSON":       func() { c.HSet(ctx, "cb:cache:k", "started", 1, "value", "[1]") },
 		"an empty value":   func() { c.HSet(ctx, "cb:cache:k", "started", 1, "value", "") },
 		"an unreadable at": func() { c.HSet(ctx, "cb:cache:k", "started", "soon", "value", "[]") },
+		"an absurd at":     func() { c.HSet(ctx, "cb:cache:k", "started", 1<<53, "value", "[]") },
 		"too large":        func() { c.HSet(ctx, "cb:cache:k", "started", 1, "value", "{}"+strings.Repeat(" ", 1<<20)) },
 	} {
 		c.Del(ctx, "cb:cache:k")
