@@ -64,6 +64,7 @@ const (
 	witnesses      = 3                      // names to ask before a store is taken to be away
 	retryFailures  = 3                      // how many operations of one try may have no answer
 	overdueAtMost  = 256                    // operations that do not return, before there are no more of them
+	triesAtMost    = 8                      // those of them that were begun while what they asked for was away
 )
 
 // hubs finds the hub of a Store: circuits of one process share its watch.
@@ -337,15 +338,15 @@ func (h *hub) judge(names []string, replies []Reply) {
 	}
 }
 
-// bounded runs an operation, and gives up on one that does not return in time. Of those that are hopeless it begins no
-// other before that one has returned, however long it takes.
+// bounded runs an operation, and gives up on one that does not return in time. Of those that are hopeless it begins
+// no others while some do not return.
 func (h *hub) bounded(hopeless bool, op func(context.Context) []Reply) (replies []Reply, err error) {
 	if h.immediate {
 		h.busy.Add(1)
 		defer h.busy.Add(-1)
 		return contained(context.Background(), op)
 	}
-	if hopeless && h.trying.Load() > 0 || h.overdue.Load() >= overdueAtMost {
+	if hopeless && h.trying.Load() >= triesAtMost || h.overdue.Load() >= overdueAtMost {
 		return nil, errOverdue
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), h.timeout)

@@ -251,6 +251,9 @@ func (c *Circuit) heardLocked(s *settings, r *Reply, why reason, cause error, no
 		sh.saidLocked(c.name, "an impossible ledger", fmt.Sprintf(": epoch %d, state %d at %d ms", l.Epoch, l.State, l.Clock))
 		return
 	}
+	if sh.known > l.Clock+maxAhead && sh.ledger.Clock > l.Clock { // the clock was set back: what is known is out of its reach
+		sh.known, sh.ledger = 0, Ledger{}
+	}
 	if l.Foreign {
 		sh.saidLocked(c.name, "others share the name with another configuration", "")
 	}

@@ -40,8 +40,8 @@ import (
 //   - Immediate() bool: true for a Store whose operations never wait for anything. Circuits then use it within the call
 //     that needs it, and no goroutine serves it.
 //   - Timeout() time.Duration: the longest that an operation takes; 250ms where the method is missing. Nobody waits for an
-//     operation much longer than this, even if it does not return; but then a Store that does not answer is not tried again
-//     before it has returned from what it was last tried with.
+//     operation much longer than this, even if it does not return; but a Store that does not return from 8 operations by
+//     which it was tried is not tried again before it has returned from one.
 type Store interface {
 	// Report adds what circuits have counted to their ledgers and reads them. It returns one reply per report, in their
 	// order. A report is applied, as a whole, if the ledger is Closed in the epoch that the report names; if the report
