@@ -130,10 +130,15 @@ func fallbackOption[T any](option string, kind Rescue, name string, isNil bool, 
 type fallbackValue struct{ value reflect.Value }
 
 // typed is what an option left for a type that is not the breaker's.
-type typed interface{ typ() reflect.Type }
+type typed interface {
+	typ() reflect.Type
+	option() string
+}
 
 func (boundFallback[T]) typ() reflect.Type { return reflect.TypeFor[T]() }
 func (*lastGood[T]) typ() reflect.Type     { return reflect.TypeFor[T]() }
+func (boundFallback[T]) option() string    { return "Fallback" }
+func (*lastGood[T]) option() string        { return "LastGood" }
 
 // bindFallbacks turns what the options left into fallbacks of the breaker's type.
 func bindFallbacks[T any](p *plan[T], d *draft) {
@@ -154,7 +159,8 @@ func bindFallbacks[T any](p *plan[T], d *draft) {
 			reflect.ValueOf(&v).Elem().Set(f.value)
 			p.fallbacks = append(p.fallbacks, fallback[T]{RescueValue, func(context.Context, error) (T, bool, error) { return v, true, nil }})
 		default:
-			d.faults.add("Fallback", "must be of the breaker's type %v, got one of %v", want, f.(typed).typ())
+			other := f.(typed)
+			d.faults.add(other.option(), "must be of the breaker's type %v, got one of %v", want, other.typ())
 		}
 	}
 }

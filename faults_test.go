@@ -939,6 +939,31 @@ func TestFault_LateHealthChecksSayNothing(t *testing.T) {
 	})
 }
 
+// A call that was never to be made took the place of a circuit that remembered a failure.
+func TestFault_NoCircuitForACallerWhoHasGone(t *testing.T) {
+	g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(1)))
+	_, _ = g.Do(context.Background(), "a", func(context.Context) (int, error) { return 0, errBoom })
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := g.Do(ctx, "b", func(context.Context) (int, error) { return 0, nil })
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = g.Do(context.Background(), "b", nil)
+	require.ErrorIs(t, err, breaker.ErrNilFunc)
+	a, ok := g.Lookup("a")
+	require.True(t, ok)
+	require.EqualValues(t, 1, a.Snapshot().ConsecutiveFailures)
+}
+
+// Misuse ended in a panic of another package.
+func TestFault_NilAndZeroValuesSayWhatTheyAre(t *testing.T) {
+	require.PanicsWithValue(t, "breaker: nil or zero Group; make one with NewGroup", func() { new(breaker.Group[int]).Get("a") })
+	require.PanicsWithValue(t, "breaker: nil or zero Group; make one with NewGroup", func() { (*breaker.Group[int])(nil).Get("a") })
+	_, err := breaker.NewRetry(breaker.Jitter(nil))
+	require.ErrorContains(t, err, "Jitter: must not be nil")
+	_, err = breaker.New[int]("c", breaker.WithLastGood[string](time.Minute, func(context.Context) string { return "k" }))
+	require.ErrorContains(t, err, "LastGood: must be of the breaker's type int, got one of string")
+}
+
 // A budget for retries stood still for as long as a clock had been set back.
 func TestFault_BudgetOfAClockThatIsSetBack(t *testing.T) {
 	clk := &setBackClock{now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}

@@ -129,7 +129,16 @@ func (g *Group[T]) Get(key string) *Breaker[T] {
 
 // Do is Get(key).Do(ctx, fn).
 func (g *Group[T]) Do(ctx context.Context, key string, fn func(context.Context) (T, error)) (T, error) {
-	return g.Get(key).Do(ctx, fn)
+	m := g.find(key)
+	if m == nil { // for a call that will not be made none is made
+		if err := entry(ctx, fn == nil); err != nil {
+			var none T
+			return none, err
+		}
+		m = g.build(key)
+	}
+	m.use(g.idleAfter)
+	return m.Breaker.Do(ctx, fn)
 }
 
 // Lookup returns the breaker of a key if there is one. It makes none, and does not count as a use.
@@ -208,6 +217,9 @@ func (g *Group[T]) hash(key string) uint64 { return maphash.String(g.seed, key) 
 
 // find looks a key up without a lock. While the table grows it may miss one that is there; build will not.
 func (g *Group[T]) find(key string) *member[T] {
+	if g == nil || g.table.Load() == nil {
+		panic("breaker: nil or zero Group; make one with NewGroup")
+	}
 	return g.table.Load().get(g.hash(key), key)
 }
 
