@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -61,24 +62,42 @@ func (c *responseCache) keyOf(req *http.Request) string {
 	default:
 		return ""
 	}
-	if req.Header["Range"] != nil || hasDirective(req.Header, "no-store") {
+	header := canonical(req.Header)
+	if header["Range"] != nil || hasDirective(header, "no-store") {
 		return ""
 	}
 	for _, h := range credentialHeaders {
-		if req.Header[h] != nil && !slices.Contains(c.headers, h) {
+		if header[h] != nil && !slices.Contains(c.headers, h) {
 			return ""
 		}
 	}
 	sum := sha256.New()
 	// The encodings that the caller accepts are always part of the key, since nearly every server varies on them.
-	c.hashHead(sum, req, append(slices.Clip(c.headers), "Accept-Encoding"))
+	hashHead(sum, req, header, append(slices.Clip(c.headers), "Accept-Encoding"))
 	if !hashBody(sum, req) {
 		return ""
 	}
 	return "http:" + hex.EncodeToString(sum.Sum(nil))
 }
 
-func (c *responseCache) hashHead(sum hash.Hash, req *http.Request, headers []string) {
+// canonical is h with every name in net/http's spelling. A header that was set in the map by another goes out all the same.
+func canonical(h http.Header) http.Header {
+	odd := false
+	for name := range h {
+		odd = odd || name != http.CanonicalHeaderKey(name)
+	}
+	if !odd {
+		return h
+	}
+	all := make(http.Header, len(h))
+	for _, name := range slices.Sorted(maps.Keys(h)) {
+		as := http.CanonicalHeaderKey(name)
+		all[as] = append(all[as], h[name]...)
+	}
+	return all
+}
+
+func hashHead(sum hash.Hash, req *http.Request, header http.Header, names []string) {
 	method := req.Method
 	if method == "" {
 		method = http.MethodGet
@@ -90,9 +109,9 @@ func (c *responseCache) hashHead(sum hash.Hash, req *http.Request, headers []str
 		named = req.Host
 	}
 	hashStrings(sum, method, originOf(req.URL), u.RequestURI(), origin(req.URL.Scheme, named))
-	for _, h := range headers {
-		values := req.Header[h]
-		hashStrings(sum, h, strconv.Itoa(len(values)))
+	for _, name := range names {
+		values := header[name]
+		hashStrings(sum, name, strconv.Itoa(len(values)))
 		hashStrings(sum, values...)
 	}
 }
@@ -162,7 +181,7 @@ func (r *recording) accept(resp *http.Response) bool {
 	default:
 		return false
 	}
-	h := resp.Header
+	h := canonical(resp.Header)
 	if h["Set-Cookie"] != nil || hasDirective(h, "no-store", "private") || len(resp.Trailer) > 0 ||
 		resp.ContentLength > cacheBody && r.method != http.MethodHead || !r.cache.coversVary(h) {
 		return false

@@ -1,8 +1,10 @@
 package breakerhttp
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -11,6 +13,7 @@ import (
 var credentialHeaders = []string{
 	"Authorization", "Proxy-Authorization", "Cookie", "Cookie2", "Www-Authenticate", "Proxy-Authenticate",
 	"Api-Key", "X-Api-Key", "X-Goog-Api-Key", "X-Auth-Token", "X-Access-Token", "X-Amz-Security-Token",
+	"Private-Token", "X-Vault-Token", "Ocp-Apim-Subscription-Key", "X-Auth-Key",
 }
 
 // keyElsewhere is the key of a request's circuit at another host.
@@ -27,18 +30,24 @@ func redirected(req *http.Request, to *url.URL) *http.Request {
 	r.Header = req.Header.Clone()
 	r.URL, r.Host = elsewhere(req.URL, to), to.Host
 	if originOf(to) != originOf(req.URL) {
-		for _, h := range credentialHeaders {
-			r.Header.Del(h)
-		}
+		remove(r.Header, credentialHeaders...)
 	}
 	if to.User != nil {
 		if r.Header == nil {
 			r.Header = make(http.Header)
 		}
+		remove(r.Header, "Authorization")
 		password, _ := to.User.Password()
 		r.SetBasicAuth(to.User.Username(), password)
 	}
 	return r
+}
+
+// remove deletes headers in whatever spelling they stand in the map; Del knows only one.
+func remove(h http.Header, names ...string) {
+	maps.DeleteFunc(h, func(name string, _ []string) bool {
+		return slices.Contains(names, http.CanonicalHeaderKey(name))
+	})
 }
 
 // elsewhere is the URL u at another host.

@@ -154,8 +154,8 @@ func RetryUnsafe() Option {
 // [WithRetry]); one that was rejected always may.
 //
 // The Host header becomes the other's, and the other's circuit is asked. Unless it is the same origin, headers that carry
-// credentials are dropped: Authorization, Cookie and their like, and API keys under their usual names. Keys in the query
-// are not: they go along. What the other host needs, its URL may bring as user and password, or the base RoundTripper
+// credentials are dropped: Authorization, Cookie and their like, API keys and tokens under their usual names. Keys in the
+// query are not: they go along. What the other host needs, its URL may bring as user and password, or the base RoundTripper
 // add. The answer comes as the other host gives it, and its Request is the one that was sent there.
 func WithFailover(urls ...string) Option {
 	return option{"WithFailover", forTransport, func(d *draft) {
@@ -176,7 +176,7 @@ func WithFailover(urls ...string) Option {
 // Answers are kept by method, URL, the request's headers named here, and the body's hash; the method is GET, HEAD, POST,
 // PUT or PATCH, the last three with a body that can be sent again (GetBody) and has 1 MiB at most. Only complete answers with status 200, 203 or 204 of up to 1 MiB are kept. Never kept: answers with Set-Cookie,
 // with Cache-Control no-store or private, or with a Vary on a header not named here; requests with Cache-Control no-store, a Range,
-// or credentials (Authorization, Cookie, API keys) in a header not named here. An answer from the cache has an Age. It
+// or credentials (the same as for [WithFailover]) in a header not named here. An answer from the cache has an Age. It
 // says nothing of the request that it answers: that one may have done nothing. Mind that with methods that write.
 func WithResponseCache(cache breaker.Cache[[]byte], ttl time.Duration, headers ...string) Option {
 	return option{"WithResponseCache", forTransport, func(d *draft) {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -759,5 +760,92 @@ func TestFullStack(t *testing.T) {
 		require.Equal(t, "cache", call().Header.Get("X-Rescued"), "the fifth failure opens: no wait")
 		require.EqualValues(t, 6, up.hits.Load())
 		require.Equal(t, breaker.Open, state(t, tr, up.URL))
+	})
+}
+
+// once answers the first request, and 503 to the others.
+func once(f http.HandlerFunc) http.HandlerFunc {
+	var n atomic.Int64
+	return func(w http.ResponseWriter, r *http.Request) {
+		if n.Add(1) > 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		f(w, r)
+	}
+}
+
+// A header that was put into the map under another spelling goes out all the same, and so it counts.
+func TestSpellingOfHeaders(t *testing.T) {
+	set := func(r *http.Request, name, value string) { r.Header[name] = []string{value} }
+	t.Run("failover", func(t *testing.T) {
+		guard(t, func() {
+			var got http.Header
+			host := serve(t, statuses(503))
+			backup := serve(t, func(_ http.ResponseWriter, r *http.Request) { got = r.Header })
+			names := []string{"authorization", "COOKIE", "x-api-key", "private-token", "x-vault-token", "ocp-apim-subscription-key", "x-auth-key"}
+			call := func(failover string) {
+				req := request(t, http.MethodGet, host.URL, nil)
+				for _, name := range names {
+					set(req, name, "secret")
+				}
+				set(req, "x-other", "kept")
+				code, _, err := send(t, transport(t, nil, breakerhttp.WithFailover(failover)), req)
+				require.NoError(t, err)
+				require.Equal(t, 200, code)
+				require.Equal(t, "secret", req.Header["authorization"][0])
+				require.Equal(t, "kept", got.Get("X-Other"))
+			}
+			call(backup.URL)
+			for _, name := range names {
+				require.Empty(t, got.Get(name), name)
+			}
+			call(strings.Replace(backup.URL, "http://", "http://me:pw@", 1))
+			require.Len(t, got.Values("Authorization"), 1)
+		})
+	})
+	t.Run("cached requests", func(t *testing.T) {
+		guard(t, func() {
+			for name, shared := range map[string]bool{"x-plain": true, "authorization": false, "cookie": false, "x-api-key": false,
+				"x-vault-token": false, "range": false, "accept-language": false, "accept-encoding": false} {
+				up := serve(t, once(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Header.Get(name)) }))
+				tr := transport(t, nil, breakerhttp.WithResponseCache(nil, time.Minute, "Accept-Language"))
+				for i, user := range []string{"alice", "bob"} {
+					req := request(t, http.MethodGet, up.URL, nil)
+					set(req, name, user)
+					code, _, err := send(t, tr, req)
+					require.NoError(t, err)
+					require.Equal(t, i == 0 || shared, code == 200, name)
+				}
+			}
+			up := serve(t, once(func(http.ResponseWriter, *http.Request) {}))
+			tr := transport(t, nil, breakerhttp.WithResponseCache(nil, time.Minute, "Accept-Language"))
+			for _, name := range []string{"accept-language", "Accept-Language", "ACCEPT-LANGUAGE"} {
+				req := request(t, http.MethodGet, up.URL, nil)
+				set(req, name, "de")
+				code, _, err := send(t, tr, req)
+				require.NoError(t, err)
+				require.Equal(t, 200, code, name)
+			}
+		})
+	})
+	t.Run("cached answers", func(t *testing.T) {
+		guard(t, func() {
+			for name, value := range map[string]string{"cache-control": "no-store", "vary": "Accept", "set-cookie": "a=b"} {
+				up := serve(t, once(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "mine") }))
+				tr := transport(t, roundTripper(func(r *http.Request) (*http.Response, error) {
+					resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+					if err == nil {
+						resp.Header[name] = []string{value} // as by a middleware
+					}
+					return resp, err
+				}), breakerhttp.WithResponseCache(nil, time.Minute))
+				for _, want := range []int{200, 503} {
+					code, _, err := send(t, tr, request(t, http.MethodGet, up.URL, nil))
+					require.NoError(t, err)
+					require.Equal(t, want, code, name)
+				}
+			}
+		})
 	})
 }
