@@ -184,12 +184,13 @@ func (rec *hijackRecorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return rec.hijacker.Hijack()
 }
 
-// ReadFrom keeps the way open for sendfile.
+// ReadFrom keeps the way open for sendfile. Where there was nothing to read, the status is still to be said.
 func (rec *hijackRecorder) ReadFrom(r io.Reader) (int64, error) {
-	if rec.status == 0 {
+	n, err := io.Copy(rec.ResponseWriter, r)
+	if n > 0 && rec.status == 0 {
 		rec.status = http.StatusOK
 	}
-	return io.Copy(rec.ResponseWriter, r)
+	return n, err
 }
 
 // pushRecorder is over HTTP/2.

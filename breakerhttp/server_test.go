@@ -324,3 +324,28 @@ func TestHealthChecksEndWithTheirContext(t *testing.T) {
 		})
 	}
 }
+
+// What an empty source leaves open, the handler may still say.
+func TestHandlerReadsFromNothing(t *testing.T) {
+	guard(t, func() {
+		for _, content := range []string{"", "x"} {
+			h, find := guarded(t, func(w http.ResponseWriter, _ *http.Request) {
+				n, _ := w.(io.ReaderFrom).ReadFrom(io.MultiReader(strings.NewReader(content), readerFunc(func([]byte) (int, error) { return 0, errBoom })))
+				if n == 0 {
+					w.WriteHeader(http.StatusBadGateway)
+				}
+			})
+			code, body, err := get(t, base(t), serve(t, h.ServeHTTP).URL)
+			require.NoError(t, err)
+			require.Equal(t, content, body)
+			totals := find("handler").Snapshot().Totals
+			if content == "" {
+				require.Equal(t, http.StatusBadGateway, code)
+				require.EqualValues(t, 1, totals.Failures)
+				continue
+			}
+			require.Equal(t, http.StatusOK, code)
+			require.EqualValues(t, 1, totals.Successes)
+		}
+	})
+}
