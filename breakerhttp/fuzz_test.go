@@ -24,6 +24,15 @@ func TestOrigin(t *testing.T) {
 		"http://[::1]":                       "http://[::1]",
 		"http://[::1]:80":                    "http://[::1]",
 		"http://[2001:DB8::1]:8080":          "http://[2001:db8::1]:8080",
+		"http://[0:0:0:0:0:0:0:1]:8080":      "http://[::1]:8080",
+		"http://[::0001]:8080":               "http://[::1]:8080",
+		"http://[::FFFF:127.0.0.1]:8080":     "http://127.0.0.1:8080",
+		"http://[::ffff:7f00:1]":             "http://127.0.0.1",
+		"http://[FE80:0::1%25en0]:80":        "http://[fe80::1%en0]",
+		"http://h:080":                       "http://h",
+		"http://h:00443":                     "http://h:443",
+		"https://h:00443":                    "https://h",
+		"http://h:0":                         "http://h:0",
 		"http://127.0.0.1:8080/a/b?c#d":      "http://127.0.0.1:8080",
 		"http://xn--bcher-kva.example:8080/": "http://xn--bcher-kva.example:8080",
 	} {
@@ -35,7 +44,7 @@ func TestOrigin(t *testing.T) {
 }
 
 func FuzzOrigin(f *testing.F) {
-	for _, s := range []string{"https://API.example.com.:443/x?y#z", "http://u:p@[::1]:80", "http://h:", "http://:80", "http://..:80", "http://[::1%25eth0]:443"} {
+	for _, s := range []string{"https://API.example.com.:443/x?y#z", "http://u:p@[::1]:80", "http://h:", "http://:80", "http://..:80", "http://[::1%25eth0]:443", "http://[::ffff:0:1]:080", "http://h:00"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -3,6 +3,7 @@ package breakerhttp
 import (
 	"hash/maphash"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -24,11 +25,30 @@ func origin(scheme, host string) string {
 	if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
 		name, port = host[:i], host[i+1:]
 	}
-	name = strings.TrimRight(name, ".")
+	name = address(strings.TrimRight(name, "."))
+	if p := strings.TrimLeft(port, "0"); p != "" { // 0 itself stays
+		port = p
+	}
 	if port == "" || port == defaultPorts[scheme] {
 		return scheme + "://" + name
 	}
 	return scheme + "://" + name + ":" + port
+}
+
+// address is an IPv6 literal in its one spelling, and any other name as it is. An IPv4 address in an IPv6 one is where
+// its IPv4 address is.
+func address(name string) string {
+	if !strings.HasPrefix(name, "[") || !strings.HasSuffix(name, "]") {
+		return name
+	}
+	a, err := netip.ParseAddr(name[1 : len(name)-1])
+	switch {
+	case err != nil || a.Is4(): // neither belongs into brackets
+		return name
+	case a.Is4In6() && a.Zone() == "":
+		return a.Unmap().String()
+	}
+	return "[" + a.String() + "]"
 }
 
 var defaultPorts = map[string]string{"http": "80", "https": "443", "ws": "80", "wss": "443"}
