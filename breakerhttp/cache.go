@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/breakerkit/breaker"
@@ -163,9 +164,11 @@ type recording struct {
 	hide    func(http.Header)
 	method  string
 
-	resp http.Response // status and headers
-	body []byte
-	over bool
+	resp  http.Response // status and headers
+	from  *http.Response
+	body  []byte
+	over  bool
+	atEnd *ending // nil: the last byte is the end
 }
 
 // record starts a recording for an attempt of x that is about to be sent.
@@ -182,6 +185,7 @@ func (r *recording) accept(resp *http.Response) bool {
 		return false
 	}
 	h := canonical(resp.Header)
+	// The trailers that are announced; the others show at the end.
 	if h["Set-Cookie"] != nil || hasDirective(h, "no-store", "private") || len(resp.Trailer) > 0 ||
 		resp.ContentLength > cacheBody && r.method != http.MethodHead || !r.cache.coversVary(h) {
 		return false
@@ -190,7 +194,41 @@ func (r *recording) accept(resp *http.Response) bool {
 	if r.resp.Header == nil {
 		r.resp.Header = make(http.Header)
 	}
+	r.from = resp
+	if resp.ProtoMajor >= 2 && resp.ContentLength > 0 && r.method != http.MethodHead {
+		r.atEnd = &ending{ReadCloser: resp.Body, r: r}
+		resp.Body = r.atEnd
+	}
 	return true
+}
+
+// ending is a body after whose last byte trailers may come: from HTTP/2 on they may in spite of a Content-Length. The
+// answer is kept when the end has come, or when the caller closes the body without a look at it.
+type ending struct {
+	io.ReadCloser
+	r     *recording
+	ended bool        // the end has come
+	whole atomic.Bool // there is an answer to keep
+}
+
+func (e *ending) Read(p []byte) (n int, err error) {
+	n, err = e.ReadCloser.Read(p)
+	if err == nil {
+		return n, nil
+	}
+	e.ended = err == io.EOF
+	if e.whole.CompareAndSwap(true, false) && e.ended && len(e.r.from.Trailer) == 0 {
+		e.r.keep()
+	}
+	return n, err
+}
+
+func (e *ending) Close() error {
+	err := e.ReadCloser.Close()
+	if e.whole.CompareAndSwap(true, false) {
+		e.r.keep()
+	}
+	return err
 }
 
 // coversVary reports whether everything that the answer depends on is in the key.
@@ -214,11 +252,18 @@ func (r *recording) add(p []byte) {
 	r.body = append(r.body, p...)
 }
 
-// complete keeps the answer.
+// complete keeps the answer, or leaves that to the end. One with trailers would lose them.
 func (r *recording) complete() {
-	if r.over {
-		return
+	switch {
+	case r.over:
+	case r.atEnd != nil && !r.atEnd.ended:
+		r.atEnd.whole.Store(true)
+	case len(r.from.Trailer) == 0:
+		r.keep()
 	}
+}
+
+func (r *recording) keep() {
 	r.hide(r.resp.Header)
 	r.resp.Header.Set(storedHeader, strconv.FormatInt(r.cache.now().Unix(), 10))
 	value := encode(&r.resp, r.body, r.method)

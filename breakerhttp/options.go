@@ -174,7 +174,7 @@ func WithFailover(urls ...string) Option {
 // retries and failovers have failed; never otherwise. A nil cache is memory of 1,024 answers and 64 MiB at most.
 //
 // Answers are kept by method, URL, the request's headers named here, and the body's hash; the method is GET, HEAD, POST,
-// PUT or PATCH, the last three with a body that can be sent again (GetBody) and has 1 MiB at most. Only complete answers with status 200, 203 or 204 of up to 1 MiB are kept. Never kept: answers with Set-Cookie,
+// PUT or PATCH, the last three with a body that can be sent again (GetBody) and has 1 MiB at most. Only complete answers with status 200, 203 or 204 of up to 1 MiB are kept. Never kept: answers with Set-Cookie or trailers,
 // with Cache-Control no-store or private, or with a Vary on a header not named here; requests with Cache-Control no-store, a Range,
 // or credentials (the same as for [WithFailover]) in a header not named here. An answer from the cache has an Age. It
 // says nothing of the request that it answers: that one may have done nothing. Mind that with methods that write.

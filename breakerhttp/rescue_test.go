@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -848,4 +849,54 @@ func TestSpellingOfHeaders(t *testing.T) {
 			}
 		})
 	})
+}
+
+// Trailers come after the body, and not all are announced. An answer that has lost them is another one.
+func TestAnswersWithTrailersAreNotCached(t *testing.T) {
+	readAll := func(r io.Reader) error { _, err := io.Copy(io.Discard, r); return err }
+	readBytes := func(r io.Reader) error { _, err := io.ReadFull(r, make([]byte, len("data"))); return err }
+	for name, c := range map[string]struct {
+		http2, flush, trailer bool
+		read                  func(io.Reader) error
+		kept                  bool
+	}{
+		"trailer":               {flush: true, trailer: true, read: readAll},
+		"none":                  {flush: true, read: readAll, kept: true},
+		"h2 trailer":            {http2: true, flush: true, trailer: true, read: readAll},
+		"h2 trailer and length": {http2: true, trailer: true, read: readAll},
+		"h2 length":             {http2: true, read: readAll, kept: true},
+		"h2 length, no end":     {http2: true, read: readBytes, kept: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			guard(t, func() {
+				up := httptest.NewUnstartedServer(once(func(w http.ResponseWriter, _ *http.Request) {
+					_, _ = io.WriteString(w, "data")
+					if c.flush {
+						w.(http.Flusher).Flush()
+					}
+					if c.trailer {
+						w.Header().Set(http.TrailerPrefix+"X-Error", "truncated")
+					}
+				}))
+				up.EnableHTTP2 = c.http2
+				up.StartTLS()
+				defer up.Close()
+				rt := up.Client().Transport.(*http.Transport)
+				defer rt.CloseIdleConnections()
+				tr := transport(t, rt, breakerhttp.WithResponseCache(nil, time.Minute))
+				for i := range 2 {
+					resp, err := tr.RoundTrip(request(t, http.MethodGet, up.URL, nil))
+					require.NoError(t, err)
+					require.Equal(t, i == 0 || c.kept, resp.StatusCode == 200)
+					require.NoError(t, c.read(resp.Body))
+					if i == 0 {
+						require.Equal(t, c.http2, resp.ProtoMajor == 2)
+						require.Equal(t, !c.flush, resp.ContentLength == 4)
+						require.Equal(t, c.trailer, len(resp.Trailer) > 0)
+					}
+					require.NoError(t, resp.Body.Close())
+				}
+			})
+		})
+	}
 }
