@@ -156,7 +156,9 @@ func RetryUnsafe() Option {
 // The Host header becomes the other's, and the other's circuit is asked. Unless it is the same origin, headers that carry
 // credentials are dropped: Authorization, Cookie and their like, API keys and tokens under their usual names. Keys in the
 // query are not: they go along. What the other host needs, its URL may bring as user and password, or the base RoundTripper
-// add. The answer comes as the other host gives it, and its Request is the one that was sent there.
+// add. The answer comes as the other host gives it, and its Request is the one that was sent there. Mind its Set-Cookie:
+// an http.Client with a Jar keeps that for the host that was asked first, and sends it there from then on. Where the hosts
+// do not share their cookies, let the base RoundTripper remove it.
 func WithFailover(urls ...string) Option {
 	return option{"WithFailover", forTransport, func(d *draft) {
 		for i, s := range urls {
