@@ -195,14 +195,14 @@ func (r *recording) accept(resp *http.Response) bool {
 		r.resp.Header = make(http.Header)
 	}
 	r.from = resp
-	if resp.ProtoMajor >= 2 && resp.ContentLength > 0 && r.method != http.MethodHead {
+	if resp.ProtoMajor >= 2 && resp.ContentLength >= 0 && resp.Body != http.NoBody {
 		r.atEnd = &ending{ReadCloser: resp.Body, r: r}
 		resp.Body = r.atEnd
 	}
 	return true
 }
 
-// ending is a body after whose last byte trailers may come: from HTTP/2 on they may in spite of a Content-Length. The
+// ending is a body after whose last byte trailers may come: from HTTP/2 on they may in spite of a Content-Length, even 0. The
 // answer is kept when the end has come, or when the caller closes the body without a look at it.
 type ending struct {
 	io.ReadCloser
