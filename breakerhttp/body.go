@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/breakerkit/breaker"
 )
@@ -26,6 +27,7 @@ type extras struct {
 	past   *breaker.Circuit        // of an attempt that passes the circuit by
 	cancel context.CancelCauseFunc // of the attempt's own context
 	keep   *recording              // what has been read, for the cache
+	unread atomic.Bool             // the request's body could not be read
 }
 
 // upgraded is the body of a 101: the connection itself.
@@ -139,8 +141,14 @@ func (b *body) judge(err error) breaker.Outcome {
 			return o
 		}
 	}
+	if b.unread() { // while the host was answering already
+		return breaker.Ignored
+	}
 	return breaker.Failure
 }
+
+// unread reports whether the request's body could not be read.
+func (b *body) unread() bool { return b.more != nil && b.more.unread.Load() }
 
 // settle ends the permit, once. A success on a closed circuit takes no lock.
 func (b *body) settle(o breaker.Outcome, cause error) {

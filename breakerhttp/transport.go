@@ -245,16 +245,23 @@ func (t *Transport) send(b *body, req *http.Request, limit time.Duration, a *att
 		}
 	}()
 	a.sent = true
+	out := req
+	if mayFail(req) {
+		out = watchUpload(req, &b.extra().unread)
+	}
 	var late bool
 	if limit > 0 {
 		timer := startTimer(t.clock, limit, func() { b.more.cancel(errTimeout) })
-		a.resp, a.err = t.base.RoundTrip(req)
+		a.resp, a.err = t.base.RoundTrip(out)
 		late = !timer.stop()
-	} else if a.resp, a.err = t.base.RoundTrip(req); a.err == nil && t.streams(b, req, a.resp) {
+	} else if a.resp, a.err = t.base.RoundTrip(out); a.err == nil && t.streams(b, req, a.resp) {
 		b.attach(a.resp)
 		t.waiting.add(b)
 		done = true
 		return
+	}
+	if a.resp != nil && a.resp.Request == out {
+		a.resp.Request = req
 	}
 	a.check(b.ctx(), late)
 	late = late && a.err == errTimeout
@@ -336,7 +343,7 @@ func (t *Transport) judgeError(b *body, req *http.Request, err error, late bool)
 	if o, decided := c.Decided(b.ctx(), err); decided {
 		return o
 	}
-	if callerEnd(req, b.ctx()) == context.Canceled {
+	if callerEnd(req, b.ctx()) == context.Canceled || b.unread() || unsendable(req) {
 		return breaker.Ignored
 	}
 	if t.classifier != nil {

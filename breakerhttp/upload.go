@@ -1,0 +1,119 @@
+package breakerhttp
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"reflect"
+	"strings"
+	"sync/atomic"
+)
+
+// upload is the body of a request on its way out. It notes when it cannot be read: a client that sends broken chunks, or
+// more than it may, says nothing about the host that would have got them.
+type upload struct {
+	io.ReadCloser
+	left   int64        // of the Content-Length; meaningless where that is unknown
+	sized  bool         // whether it is known
+	unread *atomic.Bool // set for good once reading has failed
+	closed atomic.Bool  // what fails afterwards is the doing of whoever closed it
+}
+
+// watchUpload returns the request to send in req's place, so that unread is set when its body cannot be read.
+func watchUpload(req *http.Request, unread *atomic.Bool) *http.Request {
+	watched := func(rc io.ReadCloser) io.ReadCloser {
+		return &upload{ReadCloser: rc, left: req.ContentLength, sized: req.ContentLength > 0, unread: unread}
+	}
+	r := req.WithContext(req.Context())
+	r.Body = watched(req.Body)
+	if req.GetBody != nil { // net/http asks for another one where a connection that it kept has gone
+		r.GetBody = func() (io.ReadCloser, error) {
+			rc, err := req.GetBody()
+			if err != nil || rc == nil || rc == http.NoBody {
+				return rc, err
+			}
+			return watched(rc), nil
+		}
+	}
+	return r
+}
+
+func (u *upload) Read(p []byte) (n int, err error) {
+	n, err = u.ReadCloser.Read(p)
+	u.left -= int64(n)
+	failed := err != nil && err != io.EOF
+	if u.sized { // a body of another length than its request says cannot be sent either
+		failed = failed || u.left < 0 || err == io.EOF && u.left > 0
+	}
+	if failed && !u.closed.Load() {
+		u.unread.Store(true)
+	}
+	return n, err
+}
+
+func (u *upload) Close() error {
+	u.closed.Store(true) // before the close, which breaks a Read that is under way
+	return u.ReadCloser.Close()
+}
+
+var (
+	nopCloser         = reflect.TypeOf(io.NopCloser(struct{ io.Reader }{}))
+	nopCloserWriterTo = reflect.TypeOf(io.NopCloser(&bytes.Buffer{}))
+)
+
+// mayFail reports whether there is a body that might not be readable. What http.NewRequest makes of a buffer or a string
+// always is, and net/http has shorter ways for it.
+func mayFail(req *http.Request) bool {
+	if req.Body == nil || req.Body == http.NoBody {
+		return false
+	}
+	if t := reflect.TypeOf(req.Body); t != nopCloser && t != nopCloserWriterTo {
+		return true
+	}
+	switch r := reflect.ValueOf(req.Body).Field(0).Interface().(type) {
+	case *bytes.Buffer:
+		return int64(r.Len()) != req.ContentLength
+	case *bytes.Reader:
+		return int64(r.Len()) != req.ContentLength
+	case *strings.Reader:
+		return int64(r.Len()) != req.ContentLength
+	}
+	return true
+}
+
+// unsendable reports whether net/http refuses to send a request as it is, which says nothing about the host. It is asked
+// after an error only.
+func unsendable(req *http.Request) bool {
+	switch req.URL.Scheme {
+	case "http", "https":
+		if req.URL.Host == "" {
+			return true
+		}
+	}
+	return req.Method != "" && !token(req.Method) || strings.ContainsFunc(req.URL.RequestURI(), control) ||
+		!validFields(req.Header) || !validFields(req.Trailer)
+}
+
+func validFields(h http.Header) bool {
+	for name, values := range h {
+		if !token(name) {
+			return false
+		}
+		for _, v := range values {
+			if strings.ContainsFunc(v, func(r rune) bool { return r != '\t' && control(r) }) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func control(r rune) bool { return r < ' ' || r == 0x7f }
+
+// token reports whether s is a method or the name of a header field.
+func token(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
+		return !letter && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+	})
+}
