@@ -24,6 +24,7 @@ type body struct {
 // extras is what only some attempts need.
 type extras struct {
 	ctx    context.Context         // the caller's, where there is no permit that knows it
+	gone   <-chan struct{}         // the request's Cancel
 	past   *breaker.Circuit        // of an attempt that passes the circuit by
 	cancel context.CancelCauseFunc // of the attempt's own context
 	keep   *recording              // what has been read, for the cache
@@ -52,6 +53,30 @@ func (b *body) ctx() context.Context {
 		return b.more.ctx
 	}
 	return b.permit.Context()
+}
+
+// ended is how the caller has ended the request, if so.
+func (b *body) ended() error {
+	if b.more == nil {
+		return b.ctx().Err()
+	}
+	return callerEnd(b.ctx(), b.more.gone)
+}
+
+// endedCtx is a context that has ended. The request's Cancel channel may say so before the context itself.
+type endedCtx struct {
+	context.Context
+	err error
+}
+
+func (c endedCtx) Err() error { return c.err }
+
+// callerCtx is the caller's context, ended if the request is.
+func (b *body) callerCtx() context.Context {
+	if err := b.ended(); err != nil {
+		return endedCtx{b.ctx(), err}
+	}
+	return b.ctx()
 }
 
 // attach puts b in the place of the response's body.
@@ -88,7 +113,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 
 // Close before the end is the caller's good right: a decoder stops at the end of its value, not of the stream.
 func (b *body) Close() error {
-	if b.ctx().Err() != nil {
+	if b.ended() != nil {
 		b.callerEnded()
 	}
 	b.settle(breaker.Success, nil) // before the close, which breaks a Read that is under way
@@ -112,7 +137,7 @@ func (b *body) broken(err error) error {
 	if b.more != nil {
 		b.more.keep = nil
 	}
-	ended := b.ctx().Err()
+	ended := b.ended()
 	if ended != nil {
 		b.callerEnded()
 	} else {
@@ -125,9 +150,9 @@ func (b *body) broken(err error) error {
 	return err
 }
 
-// callerEnded settles by the end of the caller's context: a cancel is how streams end, a deadline is a Failure.
+// callerEnded settles by how the caller has ended the request: a cancel is how streams end, a deadline is a Failure.
 func (b *body) callerEnded() {
-	err := b.ctx().Err()
+	err := b.ended()
 	if errors.Is(err, context.Canceled) {
 		b.settle(breaker.Success, nil)
 		return
@@ -137,7 +162,7 @@ func (b *body) callerEnded() {
 
 func (b *body) judge(err error) breaker.Outcome {
 	if c := b.permit.Circuit(); c != nil {
-		if o, decided := c.Decided(b.ctx(), err); decided {
+		if o, decided := c.Decided(b.callerCtx(), err); decided {
 			return o
 		}
 	}

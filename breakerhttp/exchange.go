@@ -138,7 +138,7 @@ func (x *exchange) callPrimary() {
 		x.attempts++
 		retries.Ran()
 		x.last = a
-		if a.outcome != breaker.Failure || !x.repeatable || callerEnd(x.req, x.ctx) != nil {
+		if a.outcome != breaker.Failure || !x.repeatable || x.callerEnd() != nil {
 			break
 		}
 		failed = a.cause
@@ -148,6 +148,12 @@ func (x *exchange) callPrimary() {
 		}
 	}
 	x.primaryEnded(&retries, failed, because)
+}
+
+// callerEnd is how the caller has ended the request, if so.
+func (x *exchange) callerEnd() error {
+	//lint:ignore SA1019 http.Client sets it
+	return callerEnd(x.ctx, x.req.Cancel)
 }
 
 // primaryEnded settles what the host's attempts come to.
@@ -229,7 +235,7 @@ func (x *exchange) drop() {
 // wantsRescue reports whether something else may answer: after a Failure, and after a rejection, by this circuit or one
 // further in.
 func (x *exchange) wantsRescue() bool {
-	if callerEnd(x.req, x.ctx) == context.Canceled {
+	if x.callerEnd() == context.Canceled {
 		return false
 	}
 	return x.last.outcome == breaker.Failure || x.last.err != nil && rejection(x.last.err)

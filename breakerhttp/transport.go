@@ -245,6 +245,10 @@ func (t *Transport) send(b *body, req *http.Request, limit time.Duration, a *att
 		}
 	}()
 	a.sent = true
+	//lint:ignore SA1019 http.Client sets it for every RoundTripper that is not net/http's own
+	if gone := req.Cancel; gone != nil {
+		b.extra().gone = gone
+	}
 	out := req
 	if mayFail(req) {
 		out = watchUpload(req, &b.extra().unread)
@@ -340,10 +344,10 @@ func (t *Transport) judgeError(b *body, req *http.Request, err error, late bool)
 	if c == nil {
 		c = b.more.past
 	}
-	if o, decided := c.Decided(b.ctx(), err); decided {
+	if o, decided := c.Decided(b.callerCtx(), err); decided {
 		return o
 	}
-	if callerEnd(req, b.ctx()) == context.Canceled || b.unread() || unsendable(req) {
+	if b.unread() || unsendable(req) {
 		return breaker.Ignored
 	}
 	if t.classifier != nil {
@@ -373,14 +377,12 @@ func valid(o breaker.Outcome) breaker.Outcome {
 
 // callerEnd is how the caller has ended the request, if so. http.Client's Timeout ends a request by its deprecated Cancel
 // channel too, at the same moment as by its context.
-func callerEnd(req *http.Request, ctx context.Context) error {
+func callerEnd(ctx context.Context, gone <-chan struct{}) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	//lint:ignore SA1019 http.Client sets it for every RoundTripper that is not net/http's own
-	cancel := req.Cancel
 	select {
-	case <-cancel:
+	case <-gone:
 	default:
 		return nil
 	}
