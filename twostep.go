@@ -56,6 +56,18 @@ func (g *Group[T]) Past(key string) *Circuit {
 	return c
 }
 
+// Timeout is the limit that WithTimeout sets for an attempt with a key; 0 = none. It makes no circuit; without one, PerKey's
+// function is asked.
+func (g *Group[T]) Timeout(key string) time.Duration {
+	if b, ok := g.Lookup(key); ok {
+		return b.Timeout()
+	}
+	if _, p, _ := g.settingsFor(g.base.Load(), key); p != nil {
+		return p.timeout
+	}
+	return 0
+}
+
 // Evictions is how many circuits have been evicted so far. For as long as the number stays, what Get has returned for a
 // key is what it would return again.
 func (g *Group[T]) Evictions() uint64 { return g.gone.Load() }

@@ -67,6 +67,22 @@ func TestTwoStepGroup(t *testing.T) {
 	require.Equal(t, time.Second, g.Get("k").Timeout())
 }
 
+func TestGroupTimeout(t *testing.T) {
+	perKey := breaker.PerKey(func(key string) []breaker.Option {
+		if key == "own" {
+			return []breaker.Option{breaker.WithTimeout(time.Minute)}
+		}
+		return nil
+	})
+	g := breaker.Must(breaker.NewGroup[int](breaker.WithTimeout(time.Second), perKey))
+	require.Equal(t, time.Second, g.Timeout("k"))
+	require.Equal(t, time.Minute, g.Timeout("own"))
+	require.Zero(t, g.Len())
+	g.Get("own")
+	require.Equal(t, time.Minute, g.Timeout("own"))
+	require.Zero(t, breaker.Must(breaker.NewGroup[int]()).Timeout("k"))
+}
+
 func TestGroupPast(t *testing.T) {
 	errOne := errors.New("one")
 	var retries []breaker.RetryEvent

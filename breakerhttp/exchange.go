@@ -97,6 +97,9 @@ func (x *exchange) target(key string, bypass bool) target {
 	g := target{key: key}
 	if bypass {
 		g.told = x.t.group.Past(key)
+		if !x.limitSet {
+			g.limit = x.t.group.Timeout(key)
+		}
 	} else {
 		b := x.t.group.Get(key)
 		g.circuit, g.told, g.limit = b.Circuit(), b.Circuit(), b.Timeout()

@@ -677,6 +677,35 @@ func TestNoBreaker(t *testing.T) {
 	require.Equal(t, 503, code)
 }
 
+// Past the circuit an attempt's timeout holds all the same, and no circuit is made for it.
+func TestNoBreakerKeepsTheTimeout(t *testing.T) {
+	guard(t, func() {
+		const limit = 20 * time.Millisecond
+		up := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		for name, opts := range map[string][]breaker.Option{
+			"group":  {breaker.WithTimeout(limit)},
+			"PerKey": {breaker.WithTimeout(time.Hour), breaker.PerKey(func(string) []breaker.Option { return []breaker.Option{breaker.WithTimeout(limit)} })},
+		} {
+			t.Run(name, func(t *testing.T) {
+				tr := transport(t, nil, r0(opts...))
+				ctx, cancel := context.WithTimeout(breakerhttp.PerRequest(t.Context(), breakerhttp.NoBreaker()), patience/4)
+				defer cancel()
+				call := func() {
+					_, _, err := send(t, tr, request(t, http.MethodGet, up.URL, nil).WithContext(ctx))
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					require.NoError(t, ctx.Err())
+				}
+				call()
+				for name := range tr.Circuits() {
+					t.Fatalf("there is a circuit %s", name)
+				}
+				open(t, tr, up.URL)
+				call()
+			})
+		}
+	})
+}
+
 // Options in a context go on top of the Transport's and of those that are there.
 func TestPerRequest(t *testing.T) {
 	up := serve(t, statuses(503))
