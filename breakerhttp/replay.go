@@ -99,6 +99,7 @@ func drain(r io.Reader) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		defer func() { _ = recover() }() // a body that panics is dropped all the same; here it would end the process
 		_, _ = io.CopyN(io.Discard, r, drainBytes)
 	}()
 	timer := time.NewTimer(drainTime)

@@ -599,3 +599,19 @@ func TestRetryIf(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, up.hits.Load())
 }
+
+// A body that panics while it is dropped does no more than any other that cannot be read.
+func TestDroppedBodyPanics(t *testing.T) {
+	guard(t, func() {
+		n := 0
+		tr := transport(t, roundTripper(func(*http.Request) (*http.Response, error) {
+			if n++; n > 1 {
+				return answer(200, nil), nil
+			}
+			return answer(503, io.NopCloser(readerFunc(func([]byte) (int, error) { panic("body") }))), nil
+		}), quick(1))
+		code, _, err := get(t, tr, "http://up.example")
+		require.NoError(t, err)
+		require.Equal(t, 200, code)
+	})
+}
