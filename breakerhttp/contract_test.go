@@ -293,3 +293,42 @@ func TestWithKey(t *testing.T) {
 	_, ok = tr.Circuit("http://up.example")
 	require.True(t, ok, "an empty key stands for the default")
 }
+
+// A URL stays out wherever in the chain of errors it is, and what the error is can still be asked.
+func TestWrappedURLsStayOut(t *testing.T) {
+	errSign := errors.New("sign")
+	for name, wrap := range map[string]func(error) error{
+		"wrapped": func(err error) error { return fmt.Errorf("%w: %w", errSign, err) },
+		"joined":  func(err error) error { return errors.Join(errSign, err) },
+		"twice": func(err error) error {
+			return &url.Error{Op: "Get", URL: "http://a/?secret", Err: fmt.Errorf("%w: %w", errSign, err)}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := &events{}
+			tr := transport(t, roundTripper(func(r *http.Request) (*http.Response, error) {
+				return nil, wrap(&url.Error{Op: "Get", URL: r.URL.String(), Err: errBoom})
+			}), r0(e.hooks()))
+			_, _, err := get(t, tr, "http://up.example/?secret=1")
+			require.ErrorContains(t, err, "secret", "the caller's own error is as the base gave it")
+			require.Equal(t, "boom", circuit(t, tr, "http://up.example").Snapshot().LastFailure)
+			require.Len(t, e.calls, 1)
+			require.ErrorIs(t, e.calls[0].Err, errSign)
+			require.ErrorIs(t, e.calls[0].Err, errBoom)
+		})
+	}
+	t.Run("not in the text", func(t *testing.T) {
+		tr := transport(t, roundTripper(func(r *http.Request) (*http.Response, error) {
+			return nil, taciturn{&url.Error{Op: "Get", URL: r.URL.String(), Err: errBoom}}
+		}), r0())
+		_, _, err := get(t, tr, "http://up.example/?secret=1")
+		require.EqualError(t, err, "quiet")
+		require.Equal(t, "quiet", circuit(t, tr, "http://up.example").Snapshot().LastFailure)
+	})
+}
+
+// taciturn is an error that says nothing of what is inside.
+type taciturn struct{ error }
+
+func (taciturn) Error() string   { return "quiet" }
+func (e taciturn) Unwrap() error { return e.error }

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -330,11 +331,27 @@ func (t *Transport) judge(b *body, req *http.Request, a *attempt, late bool) (o 
 // withoutURL is an error for logs, hooks and states: one that a client further in has put the request's URL around, and
 // with it the query, is bared of it.
 func withoutURL(err error) error {
-	if u, ok := err.(*url.Error); ok && u.Err != nil {
-		return u.Err
+	var u *url.Error
+	if !errors.As(err, &u) || u.Err == nil {
+		return err
+	}
+	inner := withoutURL(u.Err)
+	if err == error(u) {
+		return inner
+	}
+	if text := err.Error(); strings.Contains(text, u.URL) || strings.Contains(text, strconv.Quote(u.URL)) {
+		return &bared{inner, err}
 	}
 	return err
 }
+
+// bared is an error whose own text holds a URL, with the text of what is inside.
+type bared struct {
+	error
+	whole error
+}
+
+func (e *bared) Unwrap() error { return e.whole }
 
 func (t *Transport) judgeError(b *body, req *http.Request, err error, late bool) breaker.Outcome {
 	if late {
