@@ -74,8 +74,8 @@ func IdleAfter(t time.Duration) Option {
 	})
 }
 
-// PerKey gives some keys options of their own, which are added to the group's. f runs once for each key, outside every
-// lock; it may use the group, but not ask for the key that it is asked about. Where what it returns is wrong, the key
+// PerKey gives some keys options of their own, which are added to the group's. f runs once for each key, and again for
+// Configure and for a key without a circuit that Timeout is asked about, outside every lock; it may use the group, but not ask for the key that it is asked about. Where what it returns is wrong, the key
 // gets the group's options, and the StoreError hook and the logger the error.
 func PerKey(f func(key string) []Option) Option {
 	return groupOption("PerKey", func(d *draft) {
