@@ -114,7 +114,7 @@ func TestErrorListsPastTheCircuit(t *testing.T) {
 		}
 		require.Equal(t, 1, call())
 		err = fmt.Errorf("inner: %w", breaker.ErrOpen) // Ignored without the list
-		require.Equal(t, 1, call()) // a rejection is not retried, whatever it counts for
+		require.Equal(t, 1, call())                    // a rejection is not retried, whatever it counts for
 		if !bypass {
 			require.EqualValues(t, 1, circuit(t, tr, "up.example").Snapshot().Totals.Failures)
 		}
