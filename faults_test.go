@@ -882,7 +882,7 @@ func TestFault_LongRunsOfSuccessesAreRestored(t *testing.T) {
 	s := breaker.Snapshot{Epoch: 1, ConsecutiveSuccesses: many, Totals: breaker.Totals{Calls: many, Successes: many}}
 	c, err := breaker.NewCircuit("c", breaker.WithSnapshot(s))
 	require.NoError(t, err)
-	require.EqualValues(t, many, c.Snapshot().Totals.Successes)
+	require.EqualValues(t, uint64(many), c.Snapshot().Totals.Successes)
 }
 
 // A panic was counted before the failure that it is.
