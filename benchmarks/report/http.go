@@ -53,7 +53,7 @@ var httpRows = []row{
 }
 
 // httpGates are those of httpRows. That a round trip adds a fifth of what gobreaker adds supposes a slow clock, which is
-// most of gobreaker's time: where the clock is fast, wrappedRow alone takes as long.
+// most of gobreaker's time: where the clock is fast, wrappedRow and a success through a circuit take longer.
 var httpGates = []gate{
 	{must, key{httpStub.name, transportRow}, allocs, 1, nil},
 	{must, key{httpStub.name, transportCancel}, allocs, 1, nil},
