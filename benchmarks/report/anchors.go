@@ -22,10 +22,10 @@ const (
 
 // anchorRows are what everything else is measured against: the parts that a breaker cannot do without or would like to.
 var anchorRows = []row{
-	{work: anchors, name: plainCall, setup: func() op { return directCalls(callPlain) }},
-	{work: anchors, name: deferCall, setup: func() op { return directCalls(callDeferred) }},
-	{work: anchors, name: countedCall, setup: func() op { return directCalls(callCounted) }},
-	{work: anchors, name: trackedCall, setup: func() op { return directCalls(callTracked) }},
+	{work: anchors, name: plainCall, setup: func() op { return directCalls(callPlain, never) }},
+	{work: anchors, name: deferCall, setup: func() op { return directCalls(callDeferred, never) }},
+	{work: anchors, name: countedCall, setup: func() op { return directCalls(callCounted, never) }},
+	{work: anchors, name: trackedCall, setup: func() op { return directCalls(callTracked, never) }},
 	{work: anchors, name: mutexPair, many: true, setup: mutexPairs},
 	{work: anchors, name: sharedCount, many: true, setup: sharedAdds},
 	{work: anchors, name: timeSince, setup: clockReads},
@@ -34,10 +34,10 @@ var anchorRows = []row{
 }
 
 // directCalls is the loop of every row, with nothing between the caller and its function but call.
-func directCalls(call func(context.Context, func(context.Context) (int, error)) (int, error)) op {
+func directCalls(call func(context.Context, func(context.Context) (int, error)) (int, error), every int) op {
 	return func(n int) (errs int) {
 		ctx := context.Background()
-		fails := failing(never)
+		fails := failing(every)
 		for i := range n {
 			end := fails.next()
 			if _, err := call(ctx, func(context.Context) (int, error) { return i, end }); err != nil {
@@ -152,17 +152,7 @@ func clockReads() op {
 // out: the one goroutine that calls knows what comes.
 func bareCycles() op {
 	p := &parts{base: time.Now()}
-	return func(n int) (errs int) {
-		ctx := context.Background()
-		fails := failing(cycle.every)
-		for i := range n {
-			end := fails.next()
-			if _, err := p.call(ctx, func(context.Context) (int, error) { return i, end }); err != nil {
-				errs++
-			}
-		}
-		return errs
-	}
+	return directCalls(p.call, cycle.every)
 }
 
 // parts is what a circuit guards its decisions with.
