@@ -247,7 +247,7 @@ func (c *Circuit) heardLocked(s *settings, r *Reply, why reason, cause error, no
 	sh.failed = nil
 	sh.seenAt, sh.seen = max(c.m.now, now), true
 	l := &r.Ledger
-	if l.Epoch > min(l.Clock+maxAhead, maxEpoch) || int(l.State) >= len(stateNames) {
+	if l.impossible() {
 		sh.saidLocked(c.name, "an impossible ledger", fmt.Sprintf(": epoch %d, state %d at %d ms", l.Epoch, l.State, l.Clock))
 		return
 	}
@@ -263,6 +263,11 @@ func (c *Circuit) heardLocked(s *settings, r *Reply, why reason, cause error, no
 // maxAhead is how many milliseconds an epoch may be ahead of the store's clock: one forged message must not keep a fleet
 // from ever moving again.
 const maxAhead = 24 * 60 * 60 * 1000
+
+// impossible reports whether no circuit can follow a ledger.
+func (l *Ledger) impossible() bool {
+	return l.Epoch > min(l.Clock+maxAhead, maxEpoch) || int(l.State) >= len(stateNames)
+}
 
 // shapedLocked takes in what the answer to a question with a Shape says about it.
 func (sh *share) shapedLocked(r *Reply) {

@@ -336,7 +336,7 @@ func (c *Circuit) decide(r *Report, answer Reply) {
 	switch {
 	case !r.Batch.decides():
 		return
-	case answer.Err != nil:
+	case answer.Err != nil, l.impossible():
 		c.decideAlone()
 		return
 	case l.State != Closed || l.Epoch == 0:

@@ -98,6 +98,20 @@ func TestShareReturnClockSetBack(t *testing.T) {
 	}
 }
 
+// A ledger that nobody can follow does not keep a circuit from opening.
+func TestShareReturnClockSetBackTooFar(t *testing.T) {
+	bubble(t, byDo, func(w *world) {
+		s, fl := setBackFleet(w, time.Hour)
+		fl.nodes[0].ok(1)
+		require.NoError(w, fl.nodes[0].c.Sync(context.Background()))
+		s.by.Store((25 * time.Hour).Milliseconds())
+		fl.nodes[0].fail(5)
+		w.add(time.Second)
+		w.rest()
+		fl.nodes[0].state(breaker.Open)
+	})
+}
+
 // What was pushed long ago does not roll the view back, however long it was on its way.
 func TestShareReturnLatePush(t *testing.T) {
 	bubble(t, byDo, func(w *world) {
