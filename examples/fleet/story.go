@@ -96,8 +96,9 @@ func (s *story) agree(ctx context.Context) {
 	s.out.showFailures(true)
 	s.up.set(true)
 	s.all(ctx, "open")
+	pause(ctx, 100*time.Millisecond) // what was on its way arrives
 	before := s.up.served()
-	pause(ctx, 500*time.Millisecond)
+	pause(ctx, 400*time.Millisecond)
 	s.check(s.up.served() == before, "an open fleet sent %d requests", s.up.served()-before)
 	s.out.act("the upstream is well again; the next probe is due 2s after the opening")
 	s.up.set(false)
