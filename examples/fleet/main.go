@@ -53,13 +53,12 @@ func findRedis() string {
 func run(ctx context.Context, w io.Writer, redis string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	up := newUpstream()
-	defer up.close()
-	s := newStory(w, up)
+	s := newStory(w)
+	defer s.up.close()
 
 	if redis == "" {
 		s.out.say("there is no redis-server on this machine: the three share a circuit in memory, within one process")
-		s.fleet = startInMemory(ctx, up.url())
+		s.fleet = startInMemory(ctx, s.up.url())
 	} else if err = s.startFleet(ctx, redis); err != nil {
 		return err
 	}

@@ -25,16 +25,15 @@ type story struct {
 	faults []string
 }
 
-func newStory(w io.Writer, up *upstream) *story {
-	s := &story{
-		out:      &timeline{w: w, began: time.Now(), failures: -1},
-		up:       up,
+func newStory(w io.Writer) *story {
+	out := &timeline{w: w, began: time.Now(), failures: -1}
+	return &story{
+		out:      out,
+		up:       newUpstream(out.upstream),
 		heardAll: make(chan struct{}),
 		states:   make(map[int]string),
 		opened:   make(map[int]bool),
 	}
-	up.told = s.out.upstream
-	return s
 }
 
 func (s *story) startFleet(ctx context.Context, redis string) (err error) {

@@ -16,8 +16,8 @@ type upstream struct {
 	requests int
 }
 
-func newUpstream() *upstream {
-	u := &upstream{}
+func newUpstream(told func(worker string, ok bool)) *upstream {
+	u := &upstream{told: told}
 	u.server = httptest.NewServer(u)
 	return u
 }
