@@ -831,19 +831,17 @@ func TestFault_RejectionsAreNotRetried(t *testing.T) {
 	for name, opt := range map[string]breaker.Option{
 		"classifier": breaker.WithClassifier(failure),
 		"result":     breaker.WithResult(func(_ int, err error) breaker.Outcome { return failure(err) }),
-		"list":       breaker.WithFailOn(breaker.ErrOpen),
+		"list":       breaker.WithFailOn(breaker.ErrOpen, breaker.ErrTooManyInFlight),
 	} {
-		t.Run(name, func(t *testing.T) {
-			inner := breaker.Must(breaker.NewCircuit("inner"))
-			inner.Trip(errBoom)
-			b := breaker.Must(breaker.New[int]("outer", opt, breaker.WithRetry(breaker.MaxRetries(3), breaker.NoJitter)))
-			r := b.Try(context.Background(), func(ctx context.Context) (int, error) {
-				return 0, inner.Run(ctx, func(context.Context) error { return nil })
+		for _, rejection := range []error{breaker.ErrOpen, breaker.ErrTooManyInFlight} {
+			t.Run(name+", "+rejection.Error(), func(t *testing.T) {
+				b := breaker.Must(breaker.New[int]("outer", opt, breaker.WithRetry(breaker.MaxRetries(3), breaker.Constant(0), breaker.NoJitter)))
+				r := b.Try(context.Background(), func(context.Context) (int, error) { return 0, fmt.Errorf("inner: %w", rejection) })
+				require.Equal(t, 1, r.Attempts)
+				require.ErrorIs(t, r.Err, rejection)
+				require.EqualValues(t, 1, b.Snapshot().Totals.Failures)
 			})
-			require.Equal(t, 1, r.Attempts)
-			require.ErrorIs(t, r.Err, breaker.ErrOpen)
-			require.EqualValues(t, 1, b.Snapshot().Totals.Failures)
-		})
+		}
 	}
 }
 

@@ -75,7 +75,8 @@ func IdleAfter(t time.Duration) Option {
 }
 
 // PerKey gives some keys options of their own, which are added to the group's. f runs once for each key, and again for
-// Configure and for a key without a circuit that Timeout is asked about, outside every lock; it may use the group, but not ask for the key that it is asked about. Where what it returns is wrong, the key
+// Configure and for a key without a circuit that Timeout is asked about, outside every lock; it may use the group, but
+// not ask for the key that it is asked about. Where what it returns is wrong, the key
 // gets the group's options, and the StoreError hook and the logger the error.
 func PerKey(f func(key string) []Option) Option {
 	return groupOption("PerKey", func(d *draft) {
@@ -217,10 +218,12 @@ func (g *Group[T]) hash(key string) uint64 { return maphash.String(g.seed, key) 
 
 // find looks a key up without a lock. While the table grows it may miss one that is there; build will not.
 func (g *Group[T]) find(key string) *member[T] {
-	if g == nil || g.table.Load() == nil {
-		panic("breaker: nil or zero Group; make one with NewGroup")
+	if g != nil {
+		if t := g.table.Load(); t != nil {
+			return t.get(g.hash(key), key)
+		}
 	}
-	return g.table.Load().get(g.hash(key), key)
+	panic("breaker: nil or zero Group; make one with NewGroup")
 }
 
 // use notes that a member was looked up. A member that is seldom used notes every time; one in constant use, the more
