@@ -543,9 +543,9 @@ func TestBC10_ForcedOpenMeansNoProbes(t *testing.T) {
 	})
 	t.Run("shadow reports and admits", func(t *testing.T) {
 		everywhere(t, func(w *world) {
-			var would []breaker.Rejection
+			var would []breaker.RejectEvent
 			r := w.r0(breaker.WithMode(breaker.Shadow), breaker.WithHooks(breaker.Hooks{
-				Reject: func(_ context.Context, e breaker.Rejection) { would = append(would, e) },
+				Reject: func(_ context.Context, e breaker.RejectEvent) { would = append(would, e) },
 			}))
 			r.trip()
 			require.True(w, r.c.Ready())
@@ -1028,7 +1028,7 @@ func TestBC20_OutageSlowerThanTheWindowOpens(t *testing.T) {
 }
 
 func TestBC22_MinimumAboveTheWindowIsRefused(t *testing.T) {
-	for _, trip := range []breaker.Trip{
+	for _, trip := range []breaker.TripCondition{
 		breaker.FailureRate(0.5, 10, breaker.LastCalls(5)),
 		breaker.SlowCallRate(time.Second, 0.5, 10, breaker.LastCalls(5)),
 	} {
@@ -1369,8 +1369,8 @@ func oddClassifier(err error) breaker.Outcome {
 func rudeHooks(misbehave func()) map[string]breaker.Hooks {
 	return map[string]breaker.Hooks{
 		"StateChange": {StateChange: func(breaker.Transition) { misbehave() }},
-		"Call":        {Call: func(context.Context, breaker.Call) { misbehave() }},
-		"Reject":      {Reject: func(context.Context, breaker.Rejection) { misbehave() }},
+		"Call":        {Call: func(context.Context, breaker.CallEvent) { misbehave() }},
+		"Reject":      {Reject: func(context.Context, breaker.RejectEvent) { misbehave() }},
 		"Rescue":      {Rescue: func(context.Context, breaker.RescueEvent) { misbehave() }},
 	}
 }
@@ -1690,8 +1690,8 @@ func TestBC42_SuccessWhileOpenDoesNotClose(t *testing.T) {
 
 func TestBC45_DroppedResultLeavesATrace(t *testing.T) {
 	bothClocks(t, func(w *world) {
-		var calls []breaker.Call
-		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.Call) { calls = append(calls, c) }}))
+		var calls []breaker.CallEvent
+		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}))
 		p := r.acquire()
 		r.trip()
 		w.at(10 * time.Second)
@@ -1848,8 +1848,8 @@ func TestBC47_JumpingClockNeitherFreezesNorUnlocks(t *testing.T) {
 func TestBC48_OneClockUsedEverywhere(t *testing.T) {
 	injected(t, byDo, func(w *world) {
 		require.Greater(w, time.Until(w.start).Abs(), 24*time.Hour, "the machine's clock must be elsewhere for this test")
-		var calls []breaker.Call
-		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.Call) { calls = append(calls, c) }}),
+		var calls []breaker.CallEvent
+		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}),
 			breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(10*time.Second))))
 		r.c.Trip(errBoom)
 		require.True(w, r.events.list()[0].At.Equal(w.start))
@@ -2793,9 +2793,9 @@ func TestBC72_BadValueCanBeAFailure(t *testing.T) {
 			}
 			return breaker.Success
 		}
-		var calls []breaker.Call
+		var calls []breaker.CallEvent
 		r := w.r0(breaker.WithIgnore(errClient), breaker.WithHooks(breaker.Hooks{
-			Call: func(_ context.Context, c breaker.Call) { calls = append(calls, c) },
+			Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) },
 		}))
 		b := breaker.Must(breaker.Over[*reply](r.c, breaker.WithResult(classify)))
 		do := func(v *reply, err error) (*reply, error) {
@@ -3339,8 +3339,8 @@ func TestBC137_HooksMayAsk(t *testing.T) {
 		opts := []breaker.Option{
 			breaker.WithHooks(breaker.Hooks{
 				StateChange: func(breaker.Transition) { ask("StateChange") },
-				Call:        func(context.Context, breaker.Call) { ask("Call") },
-				Reject:      func(context.Context, breaker.Rejection) { ask("Reject") },
+				Call:        func(context.Context, breaker.CallEvent) { ask("Call") },
+				Reject:      func(context.Context, breaker.RejectEvent) { ask("Reject") },
 				Rescue:      func(context.Context, breaker.RescueEvent) { ask("Rescue") },
 			}),
 			breaker.WithTrip(breaker.ConsecutiveFailures(3), breaker.TripWhen(breaker.LastCalls(5), func(breaker.Counts) bool { ask("TripWhen"); return false })),
@@ -3867,8 +3867,8 @@ func TestBC145_NonsenseIsRefused(t *testing.T) {
 		"count in no time":   {"Within", breaker.WithTrip(breaker.FailureCount(1, 0))},
 		"count in -1s":       {"Within", breaker.WithTrip(breaker.FailureCount(1, -time.Second))},
 		"no window":          {"Window", breaker.WithTrip(breaker.TripWhen(breaker.Window{}, func(breaker.Counts) bool { return false }))},
-		"zero trip":          {"Trip", breaker.WithTrip(breaker.Trip{})},
-		"zero trip beside":   {"Trip[1]", breaker.WithTrip(breaker.ConsecutiveFailures(1), breaker.Trip{})},
+		"zero trip":          {"Trip", breaker.WithTrip(breaker.TripCondition{})},
+		"zero trip beside":   {"Trip[1]", breaker.WithTrip(breaker.ConsecutiveFailures(1), breaker.TripCondition{})},
 		"check interval -1":  {"Interval", breaker.WithHealthCheck(-1, check)},
 		"check timeout -1":   {"Timeout", breaker.WithHealthCheck(1, check, breaker.HealthTimeout(-1))},
 		"check jitter -1":    {"Jitter", breaker.WithHealthCheck(1, check, breaker.HealthJitter(-1))},

@@ -548,7 +548,7 @@ func (c *Circuit) announce(ctx context.Context, s *settings, k *call, n *notifie
 	}()
 	n.deliver(s)
 	if s.onReject && rejection != nil {
-		s.hookReject(ctx, Rejection{Name: c.name, Err: rejection, Shadow: passed})
+		s.hookReject(ctx, RejectEvent{Name: c.name, Err: rejection, Shadow: passed})
 	}
 	told = true
 }
@@ -686,7 +686,7 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 		took = duration(max(0, e.now-k.start))
 	}
 
-	var judged *Reply
+	var judged *StoreReply
 	if s.sharing != nil && e.pass.probe {
 		judged = c.judge(s, &e, s.trips.isSlow(took))
 	}
@@ -718,7 +718,7 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 		defer c.settled(judged, u) // whatever becomes of this goroutine in a user's function
 	}
 	if s.onCall {
-		call := Call{Name: c.name, State: k.state, Outcome: o, Probe: k.probe, Late: fx.late, Duration: took, Err: err}
+		call := CallEvent{Name: c.name, State: k.state, Outcome: o, Probe: k.probe, Late: fx.late, Duration: took, Err: err}
 		s.called(ctx, call, n)
 	} else {
 		n.deliver(s)

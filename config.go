@@ -18,28 +18,28 @@ import (
 // Functions are not data. Where a Config is applied to a running circuit, a classifier, a TripWhen or a health check
 // that is already in force stays.
 type Config struct {
-	FailureThreshold     int           // default 5
-	FailureWindow        time.Duration // default 0: any spacing
-	Trip                 []Trip        // default none: FailureThreshold and FailureWindow decide. Without TripWhen
-	SuccessThreshold     int           // default 2
-	HalfOpenProbes       int           // default SuccessThreshold
-	OpenTimeout          time.Duration // default 30s
-	OpenBackoff          OpenBackoff   // default off
-	OpenHint             time.Duration // default 5m; 0 = off
-	ProbeLease           time.Duration // default OpenTimeout
-	Ramp                 time.Duration // default 0 = off
-	MaxInFlight          int           // default 0 = off
-	IgnoreCallerDeadline bool          // default false
-	Mode                 Mode          // the mode to start in; default Auto
-	HealthCheck          HealthCheck   // when to run a check given by WithHealthCheck; inert without one
+	FailureThreshold     int             // default 5
+	FailureWindow        time.Duration   // default 0: any spacing
+	Trip                 []TripCondition // default none: FailureThreshold and FailureWindow decide. Without TripWhen
+	SuccessThreshold     int             // default 2
+	HalfOpenProbes       int             // default SuccessThreshold
+	OpenTimeout          time.Duration   // default 30s
+	OpenBackoff          OpenBackoff     // default off
+	OpenHint             time.Duration   // default 5m; 0 = off
+	ProbeLease           time.Duration   // default OpenTimeout
+	Ramp                 time.Duration   // default 0 = off
+	MaxInFlight          int             // default 0 = off
+	IgnoreCallerDeadline bool            // default false
+	Mode                 Mode            // the mode to start in; default Auto
+	HealthCheck          HealthCheck     // when to run a check given by WithHealthCheck; inert without one
 }
 
 // trips is the conditions in force.
-func (c Config) trips() []Trip {
+func (c Config) trips() []TripCondition {
 	if len(c.Trip) > 0 {
 		return c.Trip
 	}
-	return []Trip{{kind: tripConsecutive, failures: c.FailureThreshold, within: c.FailureWindow}}
+	return []TripCondition{{kind: tripConsecutive, failures: c.FailureThreshold, within: c.FailureWindow}}
 }
 
 // OpenBackoff is the arguments of [WithOpenBackoff]. The zero value is off.
@@ -74,7 +74,7 @@ func DefaultConfig() Config {
 func (c Config) Options() []Option {
 	c.Trip = slices.Clone(c.Trip)
 	return []Option{circuitOption("Config", func(d *draft) {
-		funcs := slices.DeleteFunc(slices.Clone(d.cfg.Trip), func(t Trip) bool { return t.kind != tripWhen })
+		funcs := slices.DeleteFunc(slices.Clone(d.cfg.Trip), func(t TripCondition) bool { return t.kind != tripWhen })
 		d.cfg = c
 		d.cfg.Trip = append(slices.Clone(c.Trip), funcs...)
 		d.probesSet, d.leaseSet = true, true
@@ -128,7 +128,7 @@ func WithFailureWindow(w time.Duration) Option {
 }
 
 // WithTrip replaces the failure threshold by one or more conditions, any of which opens the circuit.
-func WithTrip(anyOf ...Trip) Option {
+func WithTrip(anyOf ...TripCondition) Option {
 	return circuitOption("Trip", func(d *draft) {
 		if len(anyOf) == 0 {
 			d.faults.add("Trip", "must name at least one condition, got none")
@@ -303,7 +303,7 @@ func WithSnapshot(s Snapshot) Option {
 // WithStore makes the circuit one with all others of its name on the same [Store], in this process and in others: they
 // count together, open together, and share the probes. A call that is admitted while Closed, or rejected while Open, does
 // not wait for the store; admitting and settling a probe may, for the store's own timeout or, where it does not keep that,
-// a quarter longer. Where the store cannot be reached, the circuit goes on by itself, and no call fails for it; see [Shared].
+// a quarter longer. Where the store cannot be reached, the circuit goes on by itself, and no call fails for it; see [StoreStatus].
 //
 // NewCircuit reads where the others stand before it returns, and waits as long for that at most.
 //
@@ -626,7 +626,7 @@ func newSettings(d *draft, t *timeline) *settings {
 // config is what is in force.
 func (s *settings) config() Config {
 	c := s.draft.cfg
-	c.Trip = slices.DeleteFunc(slices.Clone(c.Trip), func(t Trip) bool { return t.kind == tripWhen })
+	c.Trip = slices.DeleteFunc(slices.Clone(c.Trip), func(t TripCondition) bool { return t.kind == tripWhen })
 	return c
 }
 

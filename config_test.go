@@ -221,7 +221,7 @@ var cfgFaults = []cfgFault{
 	{breaker.WithFailureWindow(-1), "FailureWindow: must be from 0 to " + cfgMost + ", got -1ns"},
 	{breaker.WithFailureWindow(math.MaxInt64), "FailureWindow: must be from 0 to " + cfgMost + ", got 2562047h47m16.854775807s"},
 	{breaker.WithTrip(), "Trip: must name at least one condition, got none"},
-	{breaker.WithTrip(breaker.Trip{}), "Trip[0]: must be made by ConsecutiveFailures, FailureCount, FailureRate, SlowCallRate or TripWhen, got the zero Trip"},
+	{breaker.WithTrip(breaker.TripCondition{}), "Trip[0]: must be made by ConsecutiveFailures, FailureCount, FailureRate, SlowCallRate or TripWhen, got the zero Trip"},
 	{breaker.WithTrip(breaker.ConsecutiveFailures(0)), "Trip[0].ConsecutiveFailures: must be from 1 to 2147483647, got 0"},
 	{breaker.WithTrip(breaker.FailureCount(-2, time.Second)), "Trip[0].FailureCount.Failures: must be from 1 to 2147483647, got -2"},
 	{breaker.WithTrip(breaker.FailureCount(2, 0)), "Trip[0].FailureCount.Within: must be above 0 and at most " + cfgMost + ", got 0s"},
@@ -330,7 +330,7 @@ func TestAllNonsenseIsNamedAtOnce(t *testing.T) {
 		breaker.WithFailureThreshold(-1),
 		breaker.WithFailureWindow(-2),
 		breaker.WithTrip(
-			breaker.Trip{},
+			breaker.TripCondition{},
 			breaker.ConsecutiveFailures(-3),
 			breaker.FailureCount(-4, -5),
 			breaker.FailureRate(-6, -7, breaker.Last(-8)),
@@ -567,7 +567,7 @@ func TestOfAnOptionGivenTwiceTheLaterWins(t *testing.T) {
 		breaker.WithOpenHint(2), breaker.WithProbeLease(2), breaker.WithRamp(2), breaker.WithMaxInFlight(2), breaker.WithMode(breaker.Auto),
 	)
 	require.Equal(t, cfgDefaultsBut(func(c *breaker.Config) {
-		c.FailureThreshold, c.FailureWindow, c.Trip = 2, 2, []breaker.Trip{breaker.ConsecutiveFailures(2)}
+		c.FailureThreshold, c.FailureWindow, c.Trip = 2, 2, []breaker.TripCondition{breaker.ConsecutiveFailures(2)}
 		c.SuccessThreshold, c.HalfOpenProbes, c.OpenTimeout = 2, 3, 2
 		c.OpenBackoff = breaker.OpenBackoff{Factor: 2, Max: time.Hour, Jitter: 1}
 		c.OpenHint, c.ProbeLease, c.Ramp, c.MaxInFlight = 2, 2, 2, 2
@@ -751,7 +751,7 @@ func TestTripsAndWindowsReadLikeTheirCalls(t *testing.T) {
 		"FailureRate(0.5, 20, LastCalls(100))": breaker.FailureRate(0.5, 20, breaker.LastCalls(100)),
 		"SlowCallRate(2s, 0.9, 20, Last(10s))": breaker.SlowCallRate(2*time.Second, 0.9, 20, breaker.Last(10*time.Second)),
 		"TripWhen(Last(1m0s), func)":           breaker.TripWhen(breaker.Last(time.Minute), func(breaker.Counts) bool { return true }),
-		"Trip{}":                               breaker.Trip{},
+		"Trip{}":                               breaker.TripCondition{},
 		"LastCalls(3)":                         breaker.LastCalls(3),
 		"Last(0s)":                             breaker.Window{},
 	} {
@@ -946,7 +946,7 @@ func TestFuncsInForceStayUnderAConfig(t *testing.T) {
 	require.Empty(t, c.Config().Trip, "a function is not data")
 
 	cfg := breaker.DefaultConfig()
-	cfg.Trip = []breaker.Trip{breaker.ConsecutiveFailures(50)}
+	cfg.Trip = []breaker.TripCondition{breaker.ConsecutiveFailures(50)}
 	require.NoError(t, c.Configure(cfg.Options()...))
 	require.Equal(t, cfg, c.Config())
 	cfgCall(c, 5, errSoft)
@@ -964,10 +964,10 @@ func TestFuncsInForceStayUnderAConfig(t *testing.T) {
 
 // What a caller does to its slices later does not reach the circuit, nor the other way round.
 func TestConfigSharesNoMemory(t *testing.T) {
-	trips := []breaker.Trip{breaker.ConsecutiveFailures(3)}
+	trips := []breaker.TripCondition{breaker.ConsecutiveFailures(3)}
 	c := cfgCircuit(t, breaker.WithTrip(trips...))
 	trips[0] = breaker.ConsecutiveFailures(1)
-	want := []breaker.Trip{breaker.ConsecutiveFailures(3)}
+	want := []breaker.TripCondition{breaker.ConsecutiveFailures(3)}
 	require.Equal(t, want, c.Config().Trip)
 	c.Config().Trip[0] = breaker.ConsecutiveFailures(1)
 	require.Equal(t, want, c.Config().Trip)
@@ -1212,7 +1212,7 @@ func cfgOptions(data []byte) (opts []breaker.Option) {
 	window := func() breaker.Window {
 		return []breaker.Window{breaker.LastCalls(n()), breaker.Last(d()), {}}[pick(3)]
 	}
-	trip := func() breaker.Trip {
+	trip := func() breaker.TripCondition {
 		switch pick(6) {
 		case 0:
 			return breaker.ConsecutiveFailures(n())
@@ -1225,7 +1225,7 @@ func cfgOptions(data []byte) (opts []breaker.Option) {
 		case 4:
 			return breaker.TripWhen(window(), func(c breaker.Counts) bool { return c.Failures > 1 })
 		}
-		return breaker.Trip{}
+		return breaker.TripCondition{}
 	}
 	for len(data) > 0 {
 		var o breaker.Option
@@ -1271,7 +1271,7 @@ func cfgOptions(data []byte) (opts []breaker.Option) {
 		case 19:
 			o = breaker.WithLogger([]*slog.Logger{nil, slog.New(slog.NewTextHandler(io.Discard, nil))}[pick(2)])
 		case 20:
-			o = breaker.WithHooks(breaker.Hooks{Call: func(context.Context, breaker.Call) { panic("hook") }, StateChange: func(breaker.Transition) {}})
+			o = breaker.WithHooks(breaker.Hooks{Call: func(context.Context, breaker.CallEvent) { panic("hook") }, StateChange: func(breaker.Transition) {}})
 		case 21:
 			o = breaker.WithSnapshot(breaker.Snapshot{
 				State: breaker.State(pick(4)), Mode: breaker.Mode(pick(5)), Epoch: u64() >> pick(64), ConsecutiveFailures: u64() >> pick(64),

@@ -174,7 +174,7 @@ func (p *parser) value(at string, v, to any) {
 	switch to := to.(type) {
 	case fields:
 		p.table(at, v, to)
-	case *[]Trip:
+	case *[]TripCondition:
 		p.trips(at, v, to)
 	case *int:
 		set(p, at, v, to, readInt, fmt.Sprintf("a whole number of %d bits", strconv.IntSize))
@@ -205,7 +205,7 @@ func set[T any](p *parser, at string, v any, to *T, read func(any) (T, bool), wa
 }
 
 // trips reads a list of conditions.
-func (p *parser) trips(at string, v any, to *[]Trip) {
+func (p *parser) trips(at string, v any, to *[]TripCondition) {
 	var list []any
 	switch v := v.(type) {
 	case []any:
@@ -226,7 +226,7 @@ func (p *parser) trips(at string, v any, to *[]Trip) {
 var conditions = []string{"consecutive_failures", "failure_count", "failure_rate", "slow_call_rate"}
 
 // trip reads one condition.
-func (p *parser) trip(at string, v any) (t Trip) {
+func (p *parser) trip(at string, v any) (t TripCondition) {
 	m, _ := asTable(v)
 	if len(m) != 1 {
 		p.wrong(at, "a table with one key, "+strings.Join(conditions, " or "), v)
@@ -255,7 +255,7 @@ func (p *parser) trip(at string, v any) (t Trip) {
 }
 
 // rate reads a condition with a rate.
-func (p *parser) rate(at string, v any, t *Trip, more fields) {
+func (p *parser) rate(at string, v any, t *TripCondition, more fields) {
 	more["rate"] = &t.rate
 	more["min_calls"] = &t.minCalls
 	more["last"] = &t.window.last

@@ -92,7 +92,7 @@ func TestParseConfigReadsEverySetting(t *testing.T) {
 			table{"slow_call_rate": table{"slow": "2s", "rate": 0.5, "min_calls": 20, "last_calls": 100}},
 			table{"slow_call_rate": table{"slow_ms": 2000, "rate": 0.000001, "min_calls": 20, "last_ms": 10000}},
 		}}, func(c *breaker.Config) {
-			c.Trip = []breaker.Trip{
+			c.Trip = []breaker.TripCondition{
 				breaker.ConsecutiveFailures(5),
 				breaker.FailureCount(10, time.Minute),
 				breaker.FailureCount(10, time.Millisecond),
@@ -103,13 +103,13 @@ func TestParseConfigReadsEverySetting(t *testing.T) {
 			}
 		}},
 		{"TOML: array of tables", table{"trip": []map[string]any{{"consecutive_failures": int64(5)}}},
-			func(c *breaker.Config) { c.Trip = []breaker.Trip{breaker.ConsecutiveFailures(5)} }},
+			func(c *breaker.Config) { c.Trip = []breaker.TripCondition{breaker.ConsecutiveFailures(5)} }},
 		{"older YAML: keys of any type", table{
 			"health_check": map[any]any{"timeout": "1s"},
 			"trip":         []any{map[any]any{"failure_count": map[any]any{"failures": 2, "within": "1s"}}},
 		}, func(c *breaker.Config) {
 			c.HealthCheck.Timeout = time.Second
-			c.Trip = []breaker.Trip{breaker.FailureCount(2, time.Second)}
+			c.Trip = []breaker.TripCondition{breaker.FailureCount(2, time.Second)}
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -359,7 +359,7 @@ func cfgDecodeJSON(text []byte, useNumber bool) (m map[string]any, err error) {
 func TestParseConfigFromJSON(t *testing.T) {
 	want := cfgDefaultsBut(func(c *breaker.Config) {
 		c.FailureWindow = time.Minute
-		c.Trip = []breaker.Trip{
+		c.Trip = []breaker.TripCondition{
 			breaker.ConsecutiveFailures(5),
 			breaker.FailureCount(100, time.Minute),
 			breaker.FailureRate(0.5, 20, breaker.Last(10*time.Second)),

@@ -36,7 +36,7 @@
 //
 // Make one breaker for each dependency, once, and put every call to the dependency through it.
 //
-//	var weather = breaker.Must(breaker.New[Report]("weather"))
+//	var weather = breaker.Must(breaker.New[StoreReport]("weather"))
 //
 //	func Today(ctx context.Context, city string) (Report, error) {
 //		return weather.Do(ctx, func(ctx context.Context) (Report, error) {
@@ -127,7 +127,7 @@
 // [WithStore] makes circuits of one name one, in any number of processes: they count together, open together, and share
 // the probe slots. Each keeps a view of where the others stand, and admits and rejects by it; what it counts travels in
 // batches. So no call waits for the [Store], except those that admit or settle a probe, and those not for long. With the
-// store away each process goes on by itself. [Snapshot] has in [Shared] how the circuit stands with it, [Circuit.Sync] waits
+// store away each process goes on by itself. [Snapshot] has in [StoreStatus] how the circuit stands with it, [Circuit.Sync] waits
 // until it is in step. The package store has a Store for one process, the module store_redis one for Redis, and
 // docs/sharing.md in the repository says what it costs and what happens when it fails.
 //

@@ -37,7 +37,7 @@ func (w *rfgWorld) fullStack(more ...breaker.Option) *rfgFullStack {
 		s.events.option(),
 		breaker.WithFailureThreshold(5), breaker.WithFailureWindow(60 * time.Second), breaker.WithOpenTimeout(15 * time.Second),
 		breaker.WithHalfOpenProbes(1), breaker.WithSuccessThreshold(1),
-		breaker.WithRetry(breaker.MaxRetries(3), breaker.Exponential(500*time.Millisecond, 10*time.Second), breaker.NoJitter),
+		breaker.WithRetry(breaker.MaxRetries(3), breaker.Exponential(500*time.Millisecond, 10*time.Second), breaker.NoJitter()),
 		breaker.WithLastGood[string](3600*time.Second, rfgOneKey),
 	}, more...)...)...))
 	return s
@@ -426,7 +426,7 @@ func TestE3D_SteadyLoad(t *testing.T) {
 // E: a retry hides a single bad moment, and leaves no mark on the circuit.
 func TestE3E_TransientBlip(t *testing.T) {
 	rfgBubble(t, func(w *rfgWorld) {
-		b := w.chat(breaker.WithRetry(breaker.MaxRetries(2), breaker.Constant(500*time.Millisecond), breaker.NoJitter))
+		b := w.chat(breaker.WithRetry(breaker.MaxRetries(2), breaker.Constant(500*time.Millisecond), breaker.NoJitter()))
 		c := &rfgCrowd{rfgWorld: w}
 		var counts []uint64
 		r := b.Try(w.Context(), func(ctx context.Context) (string, error) {
@@ -480,7 +480,7 @@ func TestE4_BackupBank(t *testing.T) {
 		backup := breaker.Must(breaker.New[int]("backup-bank.com", w.options(preset...)...))
 		there := w.fn(nil)
 		primary := breaker.Must(breaker.New[int]("primary-bank.com", w.options(append(preset,
-			breaker.WithRetry(breaker.MaxRetries(2), breaker.NoJitter),
+			breaker.WithRetry(breaker.MaxRetries(2), breaker.NoJitter()),
 			breaker.WithFailover("backup-bank.com", backup.Wrap(there.call)))...)...))
 		here := w.fn(err503)
 		for i := range 2 {

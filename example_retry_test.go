@@ -53,7 +53,7 @@ func ExampleWithRetry_open() {
 // Retry needs no circuit.
 func ExampleRetry() {
 	errBadRequest := errors.New("bad request")
-	policy, err := breaker.NewRetry(
+	policy, err := breaker.NewRetryPolicy(
 		breaker.MaxRetries(5),
 		breaker.Constant(time.Millisecond),
 		breaker.RetryIf(func(err error) bool { return !errors.Is(err, errBadRequest) }))
@@ -72,9 +72,9 @@ func ExampleRetry() {
 	// Output: breaker: failed after 3 attempts: bad request
 }
 
-func ExampleNewRetry() {
+func ExampleNewRetryPolicy() {
 	// The error names everything that is wrong.
-	_, err := breaker.NewRetry(
+	_, err := breaker.NewRetryPolicy(
 		breaker.MaxRetries(-1),
 		breaker.AddJitter(1.5),
 		breaker.MaxElapsed(-time.Second))

@@ -346,8 +346,8 @@ func ExampleWithHooks() {
 			StateChange: func(t breaker.Transition) {
 				fmt.Printf("%s: %s -> %s, %s (%v)\n", t.Name, t.From, t.To, t.Reason, t.Cause)
 			},
-			Call:   func(_ context.Context, c breaker.Call) { fmt.Println("call:", c.Outcome) },
-			Reject: func(_ context.Context, r breaker.Rejection) { fmt.Println("reject:", r.Err) },
+			Call:   func(_ context.Context, c breaker.CallEvent) { fmt.Println("call:", c.Outcome) },
+			Reject: func(_ context.Context, r breaker.RejectEvent) { fmt.Println("reject:", r.Err) },
 		})))
 	for range 3 {
 		_, _ = b.Do(context.Background(), func(context.Context) (int, error) { return 0, errors.New("no shard") })

@@ -122,8 +122,8 @@ func TestFault_HookReadsTheState(t *testing.T) {
 		read := func(who string) { seen = append(seen, fmt.Sprint(who, " ", r.c.State(), " ", r.c.Snapshot().State)) }
 		r = w.r0(breaker.WithHooks(breaker.Hooks{
 			StateChange: func(breaker.Transition) { read("change") },
-			Call:        func(context.Context, breaker.Call) { read("call") },
-			Reject:      func(context.Context, breaker.Rejection) { read("reject") },
+			Call:        func(context.Context, breaker.CallEvent) { read("call") },
+			Reject:      func(context.Context, breaker.RejectEvent) { read("reject") },
 		}))
 		r.trip()
 		r.rejected()
@@ -362,8 +362,8 @@ func TestFault_StateFollowsTheClock(t *testing.T) {
 // A panic went past every counter.
 func TestFault_PanicsAreCounted(t *testing.T) {
 	bothClocks(t, func(w *world) {
-		var calls []breaker.Call
-		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.Call) { calls = append(calls, c) }}))
+		var calls []breaker.CallEvent
+		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}))
 		panicOf(func() { _ = r.c.Run(w.Context(), func(context.Context) error { panic("boom") }) })
 		totals := r.c.Snapshot().Totals
 		require.EqualValues(w, 1, totals.Calls)
@@ -633,7 +633,7 @@ func TestFault_CallsRunSideBySide(t *testing.T) {
 				return breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(5), func(breaker.Counts) bool { meet(); return false }))
 			},
 			"call hook": func(meet func()) breaker.Option {
-				return breaker.WithHooks(breaker.Hooks{Call: func(context.Context, breaker.Call) { meet() }})
+				return breaker.WithHooks(breaker.Hooks{Call: func(context.Context, breaker.CallEvent) { meet() }})
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -722,7 +722,7 @@ func TestFault_RejectionSaysHowLong(t *testing.T) {
 func TestFault_RejectionsAreCountedOnceAndApart(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rejections := 0
-		r := w.r0(breaker.WithHooks(breaker.Hooks{Reject: func(_ context.Context, e breaker.Rejection) {
+		r := w.r0(breaker.WithHooks(breaker.Hooks{Reject: func(_ context.Context, e breaker.RejectEvent) {
 			rejections++
 			require.ErrorIs(w, e.Err, breaker.ErrOpen)
 			require.False(w, e.Shadow)
@@ -797,7 +797,7 @@ func TestFault_RampSparesWhatHasJustRecovered(t *testing.T) {
 // A growing open period had no jitter where a success was what opened: a fleet of slow dependencies probed in step.
 func TestFault_JitterWhateverOpens(t *testing.T) {
 	for name, open := range map[string]struct {
-		trip breaker.Trip
+		trip breaker.TripCondition
 		play func(*rig)
 	}{
 		"filled by a success": {breaker.FailureRate(0.5, 4, breaker.LastCalls(10)), func(r *rig) { r.fail(2); r.ok(2) }},
@@ -835,7 +835,7 @@ func TestFault_RejectionsAreNotRetried(t *testing.T) {
 	} {
 		for _, rejection := range []error{breaker.ErrOpen, breaker.ErrTooManyInFlight} {
 			t.Run(name+", "+rejection.Error(), func(t *testing.T) {
-				b := breaker.Must(breaker.New[int]("outer", opt, breaker.WithRetry(breaker.MaxRetries(3), breaker.Constant(0), breaker.NoJitter)))
+				b := breaker.Must(breaker.New[int]("outer", opt, breaker.WithRetry(breaker.MaxRetries(3), breaker.Constant(0), breaker.NoJitter())))
 				r := b.Try(context.Background(), func(context.Context) (int, error) { return 0, fmt.Errorf("inner: %w", rejection) })
 				require.Equal(t, 1, r.Attempts)
 				require.ErrorIs(t, r.Err, rejection)
@@ -956,9 +956,7 @@ func TestFault_NoCircuitForACallerWhoHasGone(t *testing.T) {
 func TestFault_NilAndZeroValuesSayWhatTheyAre(t *testing.T) {
 	require.PanicsWithValue(t, "breaker: nil or zero Group; make one with NewGroup", func() { new(breaker.Group[int]).Get("a") })
 	require.PanicsWithValue(t, "breaker: nil or zero Group; make one with NewGroup", func() { (*breaker.Group[int])(nil).Get("a") })
-	_, err := breaker.NewRetry(breaker.Jitter(nil))
-	require.ErrorContains(t, err, "Jitter: must not be nil")
-	_, err = breaker.New[int]("c", breaker.WithLastGood[string](time.Minute, func(context.Context) string { return "k" }))
+	_, err := breaker.New[int]("c", breaker.WithLastGood[string](time.Minute, func(context.Context) string { return "k" }))
 	require.ErrorContains(t, err, "LastGood: must be of the breaker's type int, got one of string")
 }
 

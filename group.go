@@ -488,7 +488,7 @@ func (c *Circuit) evictable(now int64) (failures uint64, ok bool) {
 	}
 	c.m.now = max(c.m.now, now) // what has left a window protects nobody
 	for i := range s.trips.rules {
-		if r := &s.trips.rules[i]; r.Trip.window != (Window{}) || r.kind == tripCount {
+		if r := &s.trips.rules[i]; r.TripCondition.window != (Window{}) || r.kind == tripCount {
 			return c.liveCountsLocked(s).Failures, true
 		}
 	}

@@ -995,7 +995,7 @@ func TestAllocsRetryAndFallback(t *testing.T) {
 		mdlAllocs(t, 2, func() { mdlSink, _ = b.Do(ctx, func(context.Context) (int, error) { return x, nil }) })
 	})
 	t.Run("Retry", func(t *testing.T) {
-		p := breaker.Must(breaker.NewRetry(breaker.MaxRetries(3)))
+		p := breaker.Must(breaker.NewRetryPolicy(breaker.MaxRetries(3)))
 		mdlAllocs(t, 0, func() {
 			mdlSink, _ = breaker.Retry(ctx, p, func(context.Context) (int, error) { return x, nil })
 		})

@@ -17,9 +17,9 @@ type Hooks struct {
 	// up to 16 events, and hands the rest over to a short-lived goroutine.
 	StateChange func(Transition)
 	// Call is called after every finished call.
-	Call func(context.Context, Call)
+	Call func(context.Context, CallEvent)
 	// Reject is called for every rejected call; with Rejection.Shadow set, for a call that would have been rejected.
-	Reject func(context.Context, Rejection)
+	Reject func(context.Context, RejectEvent)
 	// Retry is called before the wait that precedes another attempt.
 	Retry func(context.Context, RetryEvent)
 	// Rescue is called after a fallback has run, whether it helped (Err is nil) or not, and after a retry has helped.
@@ -59,8 +59,8 @@ type Transition struct {
 	Remote bool      // the change came from another process
 }
 
-// Call is one finished call.
-type Call struct {
+// CallEvent is one finished call.
+type CallEvent struct {
 	Name     string
 	State    State // the state that admitted it
 	Outcome  Outcome
@@ -70,8 +70,8 @@ type Call struct {
 	Err      error         // what the function returned, or ErrUnacceptable for a value that counted as Failure
 }
 
-// Rejection is one rejected call.
-type Rejection struct {
+// RejectEvent is one rejected call.
+type RejectEvent struct {
 	Name   string
 	Err    error
 	Shadow bool // the circuit is in Shadow mode: the call was admitted all the same
@@ -253,7 +253,7 @@ func logTransition(l *slog.Logger, t Transition) {
 	l.LogAttrs(context.Background(), level, "circuit state changed", attrs...)
 }
 
-func (s *settings) hookCall(ctx context.Context, e Call) {
+func (s *settings) hookCall(ctx context.Context, e CallEvent) {
 	for _, h := range s.draft.hooks {
 		if h.Call != nil {
 			s.contain(e.Name, "Call", func() { h.Call(ctx, e) })
@@ -263,12 +263,12 @@ func (s *settings) hookCall(ctx context.Context, e Call) {
 
 // called tells the hooks of a finished call, then of what changed with it. The order is kept where one of them ends the
 // goroutine.
-func (s *settings) called(ctx context.Context, e Call, n *notifier) {
+func (s *settings) called(ctx context.Context, e CallEvent, n *notifier) {
 	defer n.deliver(s)
 	s.hookCall(ctx, e)
 }
 
-func (s *settings) hookReject(ctx context.Context, e Rejection) {
+func (s *settings) hookReject(ctx context.Context, e RejectEvent) {
 	for _, h := range s.draft.hooks {
 		if h.Reject != nil {
 			s.contain(e.Name, "Reject", func() { h.Reject(ctx, e) })
@@ -278,7 +278,7 @@ func (s *settings) hookReject(ctx context.Context, e Rejection) {
 
 // rejected tells the hooks of a rejection that took no lock.
 func (s *settings) rejected(ctx context.Context, err *OpenError) {
-	s.hookReject(ctx, Rejection{Name: err.Circuit, Err: err})
+	s.hookReject(ctx, RejectEvent{Name: err.Circuit, Err: err})
 }
 
 func (s *settings) hookRetry(ctx context.Context, e RetryEvent) {

@@ -87,7 +87,7 @@ func hubOf(s Store) *hub {
 		if t, ok := s.(interface{ Timeout() time.Duration }); ok && t.Timeout() > 0 {
 			h.timeout = t.Timeout()
 		}
-		_, h.unwatched = contained(context.Background(), func(context.Context) []Reply {
+		_, h.unwatched = contained(context.Background(), func(context.Context) []StoreReply {
 			h.unwatch = s.Watch(h)
 			return nil
 		})
@@ -153,7 +153,7 @@ func (h *hub) forget(name string, p weak.Pointer[Circuit]) {
 	close(h.stop)
 	if h.unwatch != nil {
 		go func() { // it waits for what is being delivered, perhaps by this very goroutine
-			_, _ = contained(context.Background(), func(context.Context) []Reply { // nobody is left to be told
+			_, _ = contained(context.Background(), func(context.Context) []StoreReply { // nobody is left to be told
 				h.unwatch()
 				return nil
 			})
@@ -237,49 +237,49 @@ func (h *hub) run(f func()) {
 
 // The store's operations, bounded in time.
 
-func (h *hub) report(r Report) Reply {
-	return h.one(r.Name, func(ctx context.Context) []Reply { return h.store.Report(ctx, []Report{r}) })
+func (h *hub) report(r StoreReport) StoreReply {
+	return h.one(r.Name, func(ctx context.Context) []StoreReply { return h.store.Report(ctx, []StoreReport{r}) })
 }
 
-func (h *hub) read(name string) Reply {
+func (h *hub) read(name string) StoreReply {
 	return h.readMany([]string{name})[0]
 }
 
-func (h *hub) readMany(names []string) []Reply {
-	return h.many(names, func(ctx context.Context) []Reply { return h.store.Read(ctx, names) })
+func (h *hub) readMany(names []string) []StoreReply {
+	return h.many(names, func(ctx context.Context) []StoreReply { return h.store.Read(ctx, names) })
 }
 
-func (h *hub) one(name string, op func(context.Context) []Reply) Reply {
+func (h *hub) one(name string, op func(context.Context) []StoreReply) StoreReply {
 	return h.many([]string{name}, op)[0]
 }
 
-func (h *hub) move(m Move) Reply {
+func (h *hub) move(m StoreMove) StoreReply {
 	return h.single(m.Name, func(ctx context.Context) (Ledger, error) { return h.store.Move(ctx, m) })
 }
 
-func (h *hub) acquire(a Acquire) Reply {
+func (h *hub) acquire(a StoreAcquire) StoreReply {
 	return h.single(a.Name, func(ctx context.Context) (Ledger, error) { return h.store.Acquire(ctx, a) })
 }
 
-func (h *hub) settle(v Verdict) Reply {
+func (h *hub) settle(v StoreVerdict) StoreReply {
 	return h.single(v.Name, func(ctx context.Context) (Ledger, error) { return h.store.Settle(ctx, v) })
 }
 
-func (h *hub) single(name string, op func(context.Context) (Ledger, error)) Reply {
-	return h.one(name, func(ctx context.Context) []Reply {
+func (h *hub) single(name string, op func(context.Context) (Ledger, error)) StoreReply {
+	return h.one(name, func(ctx context.Context) []StoreReply {
 		l, err := op(ctx)
-		return []Reply{{l, err}}
+		return []StoreReply{{l, err}}
 	})
 }
 
 // many runs an operation that asks about names, and judges by the answers who is away.
-func (h *hub) many(names []string, op func(context.Context) []Reply) []Reply {
+func (h *hub) many(names []string, op func(context.Context) []StoreReply) []StoreReply {
 	replies, err := h.bounded(h.hopeless(names), op)
 	if err == nil && len(replies) != len(names) {
 		err = fmt.Errorf("breaker: store gave %d replies to %d questions", len(replies), len(names))
 	}
 	if err != nil {
-		replies = make([]Reply, len(names))
+		replies = make([]StoreReply, len(names))
 		for i := range replies {
 			replies[i].Err = err
 		}
@@ -301,11 +301,11 @@ func (h *hub) hopeless(names []string) bool {
 }
 
 // answered reports whether the store has answered, be it that it cannot use the ledger.
-func (r Reply) answered() bool { return r.Err == nil || errors.Is(r.Err, ErrLedger) }
+func (r StoreReply) answered() bool { return r.Err == nil || errors.Is(r.Err, ErrLedger) }
 
 // judge takes the names that had no answer to be away. The store is away where all of them are; where some may not be,
 // serve asks one of these.
-func (h *hub) judge(names []string, replies []Reply) {
+func (h *hub) judge(names []string, replies []StoreReply) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	news, any := false, false
@@ -340,7 +340,7 @@ func (h *hub) judge(names []string, replies []Reply) {
 
 // bounded runs an operation, and gives up on one that does not return in time. Of those that are hopeless it begins
 // no others while some do not return.
-func (h *hub) bounded(hopeless bool, op func(context.Context) []Reply) (replies []Reply, err error) {
+func (h *hub) bounded(hopeless bool, op func(context.Context) []StoreReply) (replies []StoreReply, err error) {
 	if h.immediate {
 		h.busy.Add(1)
 		defer h.busy.Add(-1)
@@ -351,7 +351,7 @@ func (h *hub) bounded(hopeless bool, op func(context.Context) []Reply) (replies 
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), h.timeout)
 	type result struct {
-		replies []Reply
+		replies []StoreReply
 		err     error
 	}
 	done := make(chan result, 1)
@@ -389,7 +389,7 @@ func (h *hub) bounded(hopeless bool, op func(context.Context) []Reply) (replies 
 var errOverdue = errors.New("breaker: store has not returned from what it was asked before")
 
 // contained runs an operation, whose panic is its error.
-func contained(ctx context.Context, op func(context.Context) []Reply) (replies []Reply, err error) {
+func contained(ctx context.Context, op func(context.Context) []StoreReply) (replies []StoreReply, err error) {
 	err = errors.New("breaker: store ended the goroutine")
 	defer func() {
 		if r := recover(); r != nil {
@@ -502,7 +502,7 @@ func (h *hub) flush(now int64) {
 
 // reportFor carries out one round of an exchange for several circuits.
 func (h *hub) reportFor(all []*Circuit) {
-	var reports []Report
+	var reports []StoreReport
 	var speakers []*Circuit
 	for _, c := range all {
 		switch {
@@ -528,7 +528,7 @@ func (h *hub) reportFor(all []*Circuit) {
 	for i := range reports {
 		names[i] = reports[i].Name
 	}
-	replies := h.many(names, func(ctx context.Context) []Reply { return h.store.Report(ctx, reports) })
+	replies := h.many(names, func(ctx context.Context) []StoreReply { return h.store.Report(ctx, reports) })
 	for i, c := range speakers {
 		c.reported(&reports[i], &replies[i])
 		h.pass(c, nil)
@@ -556,7 +556,7 @@ func (h *hub) pass(c *Circuit, err error) {
 }
 
 // consider has a circuit decide on what was answered; beside this goroutine where that runs a user's function.
-func (h *hub) consider(c *Circuit, r *Report, answer Reply) {
+func (h *hub) consider(c *Circuit, r *StoreReport, answer StoreReply) {
 	if c.load().trips.user {
 		go c.decide(r, answer)
 		return
@@ -621,11 +621,11 @@ func (h *hub) readSome(names []string) (answered bool) {
 			c.readReply(replies[i])
 		}
 	}
-	return slices.ContainsFunc(replies, Reply.answered)
+	return slices.ContainsFunc(replies, StoreReply.answered)
 }
 
 // readReply takes in where the ledger stands.
-func (c *Circuit) readReply(r Reply) {
+func (c *Circuit) readReply(r StoreReply) {
 	c.learned(r, byRemote)
 	c.tell(c.load())
 	c.pursue()

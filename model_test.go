@@ -190,18 +190,18 @@ type mdlModel struct {
 	cause    error
 
 	want, got         []breaker.Transition
-	wantCall, gotCall []breaker.Call
-	wantRej, gotRej   []breaker.Rejection
+	wantCall, gotCall []breaker.CallEvent
+	wantRej, gotRej   []breaker.RejectEvent
 }
 
 func newMdlModel(t *rapid.T, clk mdlTime, cfg mdlConfig) *mdlModel {
 	m := &mdlModel{t: t, time: clk, cfg: cfg, epoch: 1, since: clk.Now(), timed: rapid.Bool().Draw(t, "with a Call hook"), quiet: rapid.Bool().Draw(t, "quiet")}
 	hooks := breaker.Hooks{
 		StateChange: func(e breaker.Transition) { m.got = append(m.got, e) },
-		Reject:      func(_ context.Context, e breaker.Rejection) { m.gotRej = append(m.gotRej, e) },
+		Reject:      func(_ context.Context, e breaker.RejectEvent) { m.gotRej = append(m.gotRej, e) },
 	}
 	if m.timed {
-		hooks.Call = func(_ context.Context, e breaker.Call) { m.gotCall = append(m.gotCall, e) }
+		hooks.Call = func(_ context.Context, e breaker.CallEvent) { m.gotCall = append(m.gotCall, e) }
 	}
 	opts := append(cfg.opts(), breaker.WithIgnore(errMdlIgnore), breaker.WithHooks(hooks))
 	if c, ok := clk.(breaker.Clock); ok {
@@ -266,9 +266,9 @@ func (m *mdlModel) admit() *mdlOut {
 	switch {
 	case m.mode == breaker.ForcedClosed:
 	case why != "" && m.mode == breaker.Shadow:
-		m.wantRej = append(m.wantRej, breaker.Rejection{Name: "model", Shadow: true})
+		m.wantRej = append(m.wantRej, breaker.RejectEvent{Name: "model", Shadow: true})
 	case why != "":
-		m.wantRej = append(m.wantRej, breaker.Rejection{Name: "model"})
+		m.wantRej = append(m.wantRej, breaker.RejectEvent{Name: "model"})
 		m.totals.Rejected++
 		return nil
 	case m.due():
@@ -291,7 +291,7 @@ func (m *mdlModel) settle(o *mdlOut, outcome breaker.Outcome, err error) {
 	m.out = slices.DeleteFunc(m.out, func(p *mdlOut) bool { return p == o })
 	m.tally(outcome, slow, current)
 	if m.timed {
-		m.wantCall = append(m.wantCall, breaker.Call{Name: "model", State: o.state, Outcome: outcome, Probe: o.probe, Late: !current, Duration: took, Err: err})
+		m.wantCall = append(m.wantCall, breaker.CallEvent{Name: "model", State: o.state, Outcome: outcome, Probe: o.probe, Late: !current, Duration: took, Err: err})
 	}
 	if !current {
 		return

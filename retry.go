@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A RetryOption configures retries: for [WithRetry] or [NewRetry]. Retry options do not depend on their order; of one
+// A RetryOption configures retries: for [WithRetry] or [NewRetryPolicy]. Retry options do not depend on their order; of one
 // given twice the later wins.
 type RetryOption interface{ applyRetry(*retryDraft) }
 
@@ -50,28 +50,15 @@ func AddJitter(share float64) RetryOption {
 	})
 }
 
-// Jitter is a kind of jitter without an argument. It is a RetryOption as it stands; called, it gives the same.
-type Jitter func() RetryOption
-
-func (j Jitter) applyRetry(d *retryDraft) {
-	if j == nil {
-		d.faults.add("Jitter", "must not be nil")
-		return
-	}
-	j().applyRetry(d)
+// FullJitter waits a random time from 0 to what the wait would be.
+func FullJitter() RetryOption {
+	return retryOption(func(d *retryDraft) { d.p.jitter, d.p.full = 0, true })
 }
 
-// The kinds of jitter besides AddJitter.
-var (
-	// FullJitter waits a chance time from 0 to what the wait would be.
-	FullJitter Jitter = func() RetryOption {
-		return retryOption(func(d *retryDraft) { d.p.jitter, d.p.full = 0, true })
-	}
-	// NoJitter waits exactly what the backoff says.
-	NoJitter Jitter = func() RetryOption {
-		return retryOption(func(d *retryDraft) { d.p.jitter, d.p.full = 0, false })
-	}
-)
+// NoJitter waits exactly what the backoff says.
+func NoJitter() RetryOption {
+	return retryOption(func(d *retryDraft) { d.p.jitter, d.p.full = 0, false })
+}
 
 // RetryIf is asked about each failed attempt whether it is worth another one. It can only say no: an Ignored outcome, a
 // rejection and the caller's cancel are never retried. Default: every Failure is retried.
@@ -150,8 +137,8 @@ type RetryPolicy struct {
 	p *retryPolicy
 }
 
-// NewRetry makes a policy for [Retry]. The error names every option that is wrong.
-func NewRetry(opts ...RetryOption) (RetryPolicy, error) {
+// NewRetryPolicy makes a policy for [Retry]. The error names every option that is wrong.
+func NewRetryPolicy(opts ...RetryOption) (RetryPolicy, error) {
 	r := newRetryDraft(opts)
 	if err := r.faults.err(); err != nil {
 		return RetryPolicy{}, err

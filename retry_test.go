@@ -165,7 +165,7 @@ var (
 		if random != nil {
 			opts = append(opts, breaker.RetryRand(random))
 		}
-		p, err := breaker.NewRetry(opts...)
+		p, err := breaker.NewRetryPolicy(opts...)
 		require.NoError(w, err)
 		return func(ctx context.Context, fn func(context.Context) (int, error)) (int, error) {
 			return breaker.Retry(ctx, p, fn)
@@ -261,7 +261,7 @@ var rfgVectors = []struct {
 	at     []time.Duration
 	ok     bool
 }{
-	{"R02", 0.9, []breaker.RetryOption{breaker.MaxRetries(3), breaker.Exponential(500*time.Millisecond, 10*time.Second), breaker.NoJitter},
+	{"R02", 0.9, []breaker.RetryOption{breaker.MaxRetries(3), breaker.Exponential(500*time.Millisecond, 10*time.Second), breaker.NoJitter()},
 		[]error{errBoom}, rfgSeconds(0, 0.5, 1.5, 3.5), false},
 	{"R02 without chance", 0, []breaker.RetryOption{breaker.MaxRetries(3), breaker.Exponential(500*time.Millisecond, 10*time.Second)},
 		[]error{errBoom}, rfgSeconds(0, 0.5, 1.5, 3.5), false},
@@ -271,25 +271,25 @@ var rfgVectors = []struct {
 		[]error{errBoom}, rfgSeconds(0, 0.5), false},
 	{"R04 half", 0.5, []breaker.RetryOption{breaker.MaxRetries(1), breaker.Exponential(500*time.Millisecond, 10*time.Second)},
 		[]error{errBoom}, rfgSeconds(0, 0.625), false},
-	{"R05", 0, []breaker.RetryOption{breaker.MaxRetries(6), breaker.Exponential(time.Second, 10*time.Second), breaker.NoJitter},
+	{"R05", 0, []breaker.RetryOption{breaker.MaxRetries(6), breaker.Exponential(time.Second, 10*time.Second), breaker.NoJitter()},
 		[]error{errBoom}, rfgSeconds(0, 1, 3, 7, 15, 25, 35), false},
 	{"R05 with jitter", 0.5, []breaker.RetryOption{breaker.MaxRetries(6), breaker.Exponential(time.Second, 10*time.Second), breaker.AddJitter(1)},
 		[]error{errBoom}, rfgSeconds(0, 1.5, 4.5, 10.5, 20.5, 30.5, 40.5), false},
-	{"R05 by default", 0.999, []breaker.RetryOption{breaker.MaxRetries(9), breaker.NoJitter},
+	{"R05 by default", 0.999, []breaker.RetryOption{breaker.MaxRetries(9), breaker.NoJitter()},
 		[]error{errBoom}, rfgSeconds(0, 0.1, 0.3, 0.7, 1.5, 3.1, 6.3, 12.7, 22.7, 32.7), false},
-	{"R06", 0, []breaker.RetryOption{breaker.MaxRetries(5), breaker.NoJitter},
+	{"R06", 0, []breaker.RetryOption{breaker.MaxRetries(5), breaker.NoJitter()},
 		[]error{errBoom, errBoom, nil}, rfgSeconds(0, 0.1, 0.3), true},
-	{"constant", 0, []breaker.RetryOption{breaker.MaxRetries(3), breaker.Constant(2 * time.Second), breaker.NoJitter},
+	{"constant", 0, []breaker.RetryOption{breaker.MaxRetries(3), breaker.Constant(2 * time.Second), breaker.NoJitter()},
 		[]error{errBoom}, rfgSeconds(0, 2, 4, 6), false},
 	{"constant with jitter", 0.5, []breaker.RetryOption{breaker.MaxRetries(2), breaker.Constant(2 * time.Second), breaker.AddJitter(0.5)},
 		[]error{errBoom}, rfgSeconds(0, 2.5, 5), false},
 	{"constant above 10s is its own cap", 0.9, []breaker.RetryOption{breaker.MaxRetries(2), breaker.Constant(20 * time.Second)},
 		[]error{errBoom}, rfgSeconds(0, 20, 40), false},
-	{"full jitter", 0.25, []breaker.RetryOption{breaker.MaxRetries(3), breaker.Exponential(time.Second, 3*time.Second), breaker.FullJitter},
+	{"full jitter", 0.25, []breaker.RetryOption{breaker.MaxRetries(3), breaker.Exponential(time.Second, 3*time.Second), breaker.FullJitter()},
 		[]error{errBoom}, rfgSeconds(0, 0.25, 0.75, 1.5), false},
 	{"full jitter, called", 0, []breaker.RetryOption{breaker.MaxRetries(2), breaker.FullJitter()},
 		[]error{errBoom}, rfgSeconds(0, 0, 0), false},
-	{"later kind of jitter wins", 0.5, []breaker.RetryOption{breaker.FullJitter, breaker.AddJitter(1), breaker.NoJitter, breaker.MaxRetries(1), breaker.Constant(time.Second)},
+	{"later kind of jitter wins", 0.5, []breaker.RetryOption{breaker.FullJitter(), breaker.AddJitter(1), breaker.NoJitter(), breaker.MaxRetries(1), breaker.Constant(time.Second)},
 		[]error{errBoom}, rfgSeconds(0, 1), false},
 	{"later backoff wins", 0, []breaker.RetryOption{breaker.MaxRetries(2), breaker.Constant(time.Hour), breaker.Exponential(time.Second, time.Minute)},
 		[]error{errBoom}, rfgSeconds(0, 1, 3), false},
@@ -329,7 +329,7 @@ func TestR04_JitterIsBounded(t *testing.T) {
 		{"AddJitter", breaker.AddJitter(0.2), 500 * time.Millisecond, 600 * time.Millisecond},
 		{"AddJitter, all", breaker.AddJitter(1), 500 * time.Millisecond, time.Second},
 		{"AddJitter, none", breaker.AddJitter(0), 500 * time.Millisecond, 500*time.Millisecond + 1},
-		{"FullJitter", breaker.FullJitter, 0, 500 * time.Millisecond},
+		{"FullJitter", breaker.FullJitter(), 0, 500 * time.Millisecond},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, way := range rfgWays[:2] {
@@ -377,7 +377,7 @@ func TestR04_BadSourcesOfChance(t *testing.T) {
 	t.Run("is not asked without jitter", func(t *testing.T) {
 		rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
 			asked := 0
-			_, _ = way.make(w, func() float64 { asked++; return 0 }, breaker.MaxRetries(3), breaker.NoJitter)(w.Context(), w.fn(errBoom).call)
+			_, _ = way.make(w, func() float64 { asked++; return 0 }, breaker.MaxRetries(3), breaker.NoJitter())(w.Context(), w.fn(errBoom).call)
 			require.Zero(w, asked)
 		})
 	})
@@ -509,7 +509,7 @@ type rfgEvents struct {
 	mu      sync.Mutex
 	retries []breaker.RetryEvent
 	rescues []breaker.RescueEvent
-	rejects []breaker.Rejection
+	rejects []breaker.RejectEvent
 	store   []error
 }
 
@@ -525,7 +525,7 @@ func (e *rfgEvents) option() breaker.Option {
 			defer e.mu.Unlock()
 			e.rescues = append(e.rescues, r)
 		},
-		Reject: func(_ context.Context, r breaker.Rejection) {
+		Reject: func(_ context.Context, r breaker.RejectEvent) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.rejects = append(e.rejects, r)
@@ -545,7 +545,7 @@ func (e *rfgEvents) storeErrors() []error {
 }
 
 func TestR08_OpenCircuitEndsTheLoop(t *testing.T) {
-	retry := breaker.WithRetry(breaker.MaxRetries(3), breaker.Constant(time.Second), breaker.NoJitter)
+	retry := breaker.WithRetry(breaker.MaxRetries(3), breaker.Constant(time.Second), breaker.NoJitter())
 	for _, opensAt := range []int{1, 2, 4} {
 		t.Run(fmt.Sprint("opens at attempt ", opensAt), func(t *testing.T) {
 			rfgBoth(t, func(w *rfgWorld) {
@@ -626,9 +626,9 @@ func TestR08_OpenCircuitEndsTheLoop(t *testing.T) {
 
 func TestR09_EveryAttemptCountsSingly(t *testing.T) {
 	rfgBoth(t, func(w *rfgWorld) {
-		var calls []breaker.Call
+		var calls []breaker.CallEvent
 		b := w.breaker(breaker.WithRetry(breaker.MaxRetries(3)), breaker.WithHooks(breaker.Hooks{
-			Call: func(_ context.Context, c breaker.Call) { calls = append(calls, c) },
+			Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) },
 		}))
 		f := w.fn(errBoom)
 		r := b.Try(w.Context(), f.call)
@@ -662,7 +662,7 @@ func (c *rfgAsked) After(d time.Duration) <-chan time.Time {
 }
 
 func TestR10_CancelDuringAWait(t *testing.T) {
-	opts := []breaker.RetryOption{breaker.MaxRetries(4), breaker.Constant(500 * time.Millisecond), breaker.NoJitter}
+	opts := []breaker.RetryOption{breaker.MaxRetries(4), breaker.Constant(500 * time.Millisecond), breaker.NoJitter()}
 	for _, way := range rfgWays {
 		t.Run(way.name, func(t *testing.T) {
 			rfgBubble(t, func(w *rfgWorld) {
@@ -719,7 +719,7 @@ func TestR11_WaitsFitTheDeadline(t *testing.T) {
 				ctx, cancel := w.deadline(tc.deadline)
 				defer cancel()
 				f := w.fn(errBoom)
-				_, err := way.make(w, nil, breaker.MaxRetries(3), breaker.Exponential(time.Second, 10*time.Second), breaker.NoJitter)(ctx, f.call)
+				_, err := way.make(w, nil, breaker.MaxRetries(3), breaker.Exponential(time.Second, 10*time.Second), breaker.NoJitter())(ctx, f.call)
 				require.Equal(w, tc.at, f.at)
 				require.Equal(w, tc.at[len(tc.at)-1], w.elapsed())
 				rfgRetried(w, err, len(tc.at), errBoom)
@@ -751,7 +751,7 @@ func TestR11_DeadlineDuringAnAttempt(t *testing.T) {
 				ctx, cancel := w.deadline(2 * time.Second)
 				defer cancel()
 				runs := 0
-				_, err := way.make(w, nil, breaker.MaxRetries(9), breaker.Constant(time.Second), breaker.NoJitter)(ctx, func(ctx context.Context) (int, error) {
+				_, err := way.make(w, nil, breaker.MaxRetries(9), breaker.Constant(time.Second), breaker.NoJitter())(ctx, func(ctx context.Context) (int, error) {
 					if runs++; runs == 1 {
 						return 0, errBoom
 					}
@@ -811,7 +811,7 @@ func TestR13_HintsAreWaitedFor(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
 				f := w.fn(tc.hint, nil)
-				v, err := way.make(w, nil, append([]breaker.RetryOption{breaker.MaxRetries(1), breaker.NoJitter}, tc.opts...)...)(w.Context(), f.call)
+				v, err := way.make(w, nil, append([]breaker.RetryOption{breaker.MaxRetries(1), breaker.NoJitter()}, tc.opts...)...)(w.Context(), f.call)
 				require.Equal(w, tc.at, f.at)
 				require.Equal(w, len(tc.at), v)
 				require.Equal(w, tc.at[len(tc.at)-1], w.elapsed())
@@ -858,11 +858,11 @@ func (e *rfgTyped) Error() string { return "typed " + e.s }
 func TestR15_AroundAnyFunction(t *testing.T) {
 	type answer struct{ text string }
 	rfgBoth(t, func(w *rfgWorld) {
-		opts := []breaker.RetryOption{breaker.MaxRetries(3), breaker.Exponential(500*time.Millisecond, 10*time.Second), breaker.NoJitter}
+		opts := []breaker.RetryOption{breaker.MaxRetries(3), breaker.Exponential(500*time.Millisecond, 10*time.Second), breaker.NoJitter()}
 		if w.clk != nil {
 			opts = append(opts, breaker.RetryClock(w.clk))
 		}
-		p, err := breaker.NewRetry(opts...)
+		p, err := breaker.NewRetryPolicy(opts...)
 		require.NoError(w, err)
 		f := w.fn(errBoom)
 		got, err := breaker.Retry(w.Context(), p, func(ctx context.Context) (answer, error) {
@@ -880,7 +880,7 @@ func TestR15_AroundAnyFunction(t *testing.T) {
 		require.Equal(w, "fine", s)
 	})
 	t.Run("before the first attempt", func(t *testing.T) {
-		p := breaker.Must(breaker.NewRetry(breaker.MaxRetries(3)))
+		p := breaker.Must(breaker.NewRetryPolicy(breaker.MaxRetries(3)))
 		_, err := breaker.Retry[int](t.Context(), p, nil)
 		require.ErrorIs(t, err, breaker.ErrNilFunc)
 		_, err = breaker.Retry[int](t.Context(), breaker.RetryPolicy{}, nil)
@@ -893,7 +893,7 @@ func TestR15_AroundAnyFunction(t *testing.T) {
 		}
 	})
 	t.Run("panic and Goexit go through", func(t *testing.T) {
-		p := breaker.Must(breaker.NewRetry(breaker.MaxRetries(3)))
+		p := breaker.Must(breaker.NewRetryPolicy(breaker.MaxRetries(3)))
 		runs := 0
 		require.Equal(t, "boom", panicOf(func() {
 			_, _ = breaker.Retry(t.Context(), p, func(context.Context) (int, error) { runs++; panic("boom") })
@@ -910,7 +910,7 @@ func TestR15_AroundAnyFunction(t *testing.T) {
 		rfgBoth(t, func(w *rfgWorld) {
 			b := w.breaker(breaker.WithFailureThreshold(2))
 			f := w.fn(errBoom)
-			_, err := rfgByRetry.make(w, nil, breaker.MaxRetries(9), breaker.NoJitter)(w.Context(), b.Wrap(f.call))
+			_, err := rfgByRetry.make(w, nil, breaker.MaxRetries(9), breaker.NoJitter())(w.Context(), b.Wrap(f.call))
 			require.Equal(w, rfgSeconds(0, 0.1), f.at)
 			rfgRetried(w, err, 3, breaker.ErrOpen) // the function round the breaker ran once more, and was rejected
 			require.Equal(w, 300*time.Millisecond, w.elapsed())
@@ -921,7 +921,7 @@ func TestR15_AroundAnyFunction(t *testing.T) {
 func TestR16_SuccessAfterARetryIsARescue(t *testing.T) {
 	rfgBoth(t, func(w *rfgWorld) {
 		var events rfgEvents
-		b := w.breaker(breaker.WithRetry(breaker.MaxRetries(3), breaker.NoJitter), events.option())
+		b := w.breaker(breaker.WithRetry(breaker.MaxRetries(3), breaker.NoJitter()), events.option())
 		r := b.Try(w.Context(), w.fn(nil).call)
 		require.Equal(w, breaker.Result[int]{Value: 1, Attempts: 1}, r)
 		require.Empty(w, events.rescues)
@@ -1015,7 +1015,7 @@ func TestBC77_CompositionDecidesWhatAFailureIs(t *testing.T) {
 		require.Equal(w, breaker.Open, inside.State(), "each attempt counts")
 
 		outside := w.breaker(breaker.WithFailureThreshold(3))
-		p := breaker.Must(breaker.NewRetry(retry...))
+		p := breaker.Must(breaker.NewRetryPolicy(retry...))
 		f = w.fn(errBoom)
 		for i := range 3 {
 			require.Equal(w, breaker.Closed, outside.State(), "after %d calls", i)
@@ -1027,7 +1027,7 @@ func TestBC77_CompositionDecidesWhatAFailureIs(t *testing.T) {
 }
 
 func TestBC79_CancelDuringTheWaitEndsIt(t *testing.T) {
-	opts := []breaker.RetryOption{breaker.MaxRetries(4), breaker.Constant(10 * time.Second), breaker.NoJitter}
+	opts := []breaker.RetryOption{breaker.MaxRetries(4), breaker.Constant(10 * time.Second), breaker.NoJitter()}
 	for _, way := range rfgWays {
 		t.Run(way.name, func(t *testing.T) {
 			rfgBubble(t, func(w *rfgWorld) {
@@ -1079,7 +1079,7 @@ func TestBC81_NumbersOfRetries(t *testing.T) {
 		})
 	}
 	for _, n := range []int{-1, math.MinInt, math.MinInt32} {
-		_, err := breaker.NewRetry(breaker.MaxRetries(n))
+		_, err := breaker.NewRetryPolicy(breaker.MaxRetries(n))
 		require.ErrorContains(t, err, "MaxRetries")
 		require.ErrorContains(t, err, fmt.Sprint(n))
 		_, err = breaker.New[int]("test", breaker.WithRetry(breaker.MaxRetries(n)))
@@ -1092,7 +1092,7 @@ func TestBC83_JitterAndTinyDelays(t *testing.T) {
 	delays := []time.Duration{0, 1, 9, time.Millisecond}
 	caps := []time.Duration{1, 9, time.Second}
 	jitters := map[string]breaker.RetryOption{
-		"none": breaker.NoJitter, "0": breaker.AddJitter(0), "0.5": breaker.AddJitter(0.5), "1": breaker.AddJitter(1), "full": breaker.FullJitter,
+		"none": breaker.NoJitter(), "0": breaker.AddJitter(0), "0.5": breaker.AddJitter(0.5), "1": breaker.AddJitter(1), "full": breaker.FullJitter(),
 	}
 	rfgBubble(t, func(w *rfgWorld) {
 		for _, base := range delays {
@@ -1127,7 +1127,7 @@ func TestBC83_JitterAndTinyDelays(t *testing.T) {
 		}
 	})
 	for _, share := range []float64{-0.1, 1.1, math.NaN(), math.Inf(1), math.Inf(-1)} {
-		_, err := breaker.NewRetry(breaker.AddJitter(share))
+		_, err := breaker.NewRetryPolicy(breaker.AddJitter(share))
 		require.ErrorContains(t, err, "AddJitter")
 	}
 }
@@ -1148,7 +1148,7 @@ func TestBC84_ExhaustionTellsWhatHappened(t *testing.T) {
 
 func TestBC85_AttemptTimeoutUsesUpAnAttempt(t *testing.T) {
 	rfgBubble(t, func(w *rfgWorld) {
-		b := w.breaker(breaker.WithTimeout(time.Second), breaker.WithRetry(breaker.MaxRetries(2), breaker.Constant(250*time.Millisecond), breaker.NoJitter))
+		b := w.breaker(breaker.WithTimeout(time.Second), breaker.WithRetry(breaker.MaxRetries(2), breaker.Constant(250*time.Millisecond), breaker.NoJitter()))
 		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
 		defer cancel()
 		runs := 0
@@ -1170,7 +1170,7 @@ func TestBC85_AttemptTimeoutUsesUpAnAttempt(t *testing.T) {
 		guard(t, patience, func() {
 			clk := rfgAskedClock()
 			b := breaker.Must(breaker.New[int]("test", breaker.WithClock(clk), breaker.WithTimeout(time.Second),
-				breaker.WithRetry(breaker.MaxRetries(2), breaker.Constant(250*time.Millisecond), breaker.NoJitter)))
+				breaker.WithRetry(breaker.MaxRetries(2), breaker.Constant(250*time.Millisecond), breaker.NoJitter())))
 			var runs atomic.Int32
 			done := make(chan breaker.Result[int])
 			go func() {
@@ -1216,7 +1216,7 @@ func TestBC89_SenselessHintsAreNone(t *testing.T) {
 	for _, h := range []time.Duration{0, -1, -5 * time.Second, math.MinInt64} {
 		rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
 			f := w.fn(hint(h))
-			_, err := way.make(w, nil, breaker.MaxRetries(2), breaker.Constant(2*time.Second), breaker.NoJitter)(w.Context(), f.call)
+			_, err := way.make(w, nil, breaker.MaxRetries(2), breaker.Constant(2*time.Second), breaker.NoJitter())(w.Context(), f.call)
 			require.Equal(w, rfgSeconds(0, 2, 4), f.at)
 			rfgRetried(w, err, 3, hint(h))
 		})
@@ -1257,7 +1257,7 @@ func TestMaxElapsedBoundsAttemptsAndWaits(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
 				f := w.fn(errBoom)
-				_, err := way.make(w, nil, breaker.MaxRetries(5), breaker.Constant(time.Second), breaker.NoJitter, breaker.MaxElapsed(tc.most))(w.Context(), func(ctx context.Context) (int, error) {
+				_, err := way.make(w, nil, breaker.MaxRetries(5), breaker.Constant(time.Second), breaker.NoJitter(), breaker.MaxElapsed(tc.most))(w.Context(), func(ctx context.Context) (int, error) {
 					v, err := f.call(ctx)
 					w.at(w.elapsed() + tc.took)
 					return v, err
@@ -1285,16 +1285,16 @@ func TestRetryNonsenseIsNamed(t *testing.T) {
 		"RetryRand":        breaker.RetryRand(nil),
 		"RetryOption":      nil,
 	} {
-		_, err := breaker.NewRetry(o)
+		_, err := breaker.NewRetryPolicy(o)
 		require.ErrorContains(t, err, name)
 		_, err = breaker.New[int]("test", breaker.WithRetry(o))
 		require.ErrorContains(t, err, name)
 	}
 	var typedNil *clock.Mock
-	_, err := breaker.NewRetry(breaker.RetryClock(typedNil))
+	_, err := breaker.NewRetryPolicy(breaker.RetryClock(typedNil))
 	require.ErrorContains(t, err, "RetryClock")
 
-	p, err := breaker.NewRetry(breaker.MaxRetries(-1), breaker.Constant(-2), breaker.AddJitter(3))
+	p, err := breaker.NewRetryPolicy(breaker.MaxRetries(-1), breaker.Constant(-2), breaker.AddJitter(3))
 	require.Zero(t, p)
 	for _, all := range []string{"MaxRetries", "-1", "Constant", "-2ns", "AddJitter", "3"} {
 		require.ErrorContains(t, err, all, "every fault is named")
@@ -1317,7 +1317,7 @@ func rfgErr[T any](_ T, err error) error { return err }
 func TestLaterWithRetryReplacesTheEarlier(t *testing.T) {
 	rfgBoth(t, func(w *rfgWorld) {
 		f := w.fn(errBoom)
-		b := w.breaker(breaker.WithRetry(breaker.MaxRetries(9), breaker.Constant(time.Hour)), breaker.WithRetry(breaker.MaxRetries(1), breaker.NoJitter))
+		b := w.breaker(breaker.WithRetry(breaker.MaxRetries(9), breaker.Constant(time.Hour)), breaker.WithRetry(breaker.MaxRetries(1), breaker.NoJitter()))
 		_, _ = b.Do(w.Context(), f.call)
 		require.Equal(w, rfgSeconds(0, 0.1), f.at)
 	})
@@ -1343,7 +1343,7 @@ func TestRetryExtremes(t *testing.T) {
 	rfgBubble(t, func(w *rfgWorld) {
 		for name, opts := range map[string][]breaker.RetryOption{
 			"everything as large as it goes": {breaker.MaxRetries(math.MaxInt32), breaker.Exponential(most, most), breaker.AddJitter(1), breaker.MaxElapsed(most), breaker.RetryAfterCap(most)},
-			"a constant as large as it goes": {breaker.MaxRetries(math.MaxInt32), breaker.Constant(most), breaker.FullJitter},
+			"a constant as large as it goes": {breaker.MaxRetries(math.MaxInt32), breaker.Constant(most), breaker.FullJitter()},
 		} {
 			ctx, cancel := context.WithTimeout(w.Context(), time.Hour)
 			for _, way := range rfgWays {
@@ -1386,7 +1386,7 @@ func TestRetryProperties(t *testing.T) {
 			if constant {
 				backoff, longest = breaker.Constant(base), max(base, 10*time.Second)
 			}
-			jitter := rapid.SampledFrom([]breaker.RetryOption{breaker.NoJitter, breaker.FullJitter, breaker.AddJitter(0.3), breaker.AddJitter(1)}).Draw(t, "jitter")
+			jitter := rapid.SampledFrom([]breaker.RetryOption{breaker.NoJitter(), breaker.FullJitter(), breaker.AddJitter(0.3), breaker.AddJitter(1)}).Draw(t, "jitter")
 			hints := longest
 			opts := []breaker.RetryOption{breaker.MaxRetries(n), backoff, jitter}
 			if rapid.Bool().Draw(t, "has a cap") {

@@ -36,7 +36,7 @@ func TestFaultRetry_HintsDoNotOverflow(t *testing.T) {
 		rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
 			f := w.fn(hint(h), nil)
 			before := w.elapsed()
-			_, _ = way.make(w, nil, breaker.MaxRetries(1), breaker.Constant(time.Second), breaker.NoJitter, breaker.RetryAfterCap(1<<62))(w.Context(), f.call)
+			_, _ = way.make(w, nil, breaker.MaxRetries(1), breaker.Constant(time.Second), breaker.NoJitter(), breaker.RetryAfterCap(1<<62))(w.Context(), f.call)
 			took := w.elapsed() - before
 			if h > 1<<62 {
 				require.Zero(w, took)
@@ -52,7 +52,7 @@ func TestFaultRetry_HintsDoNotOverflow(t *testing.T) {
 func TestFaultRetry_BackoffDoesNotOverflow(t *testing.T) {
 	rfgBubble(t, func(w *rfgWorld) {
 		var events rfgEvents
-		b := w.breaker(rfgFar, events.option(), breaker.WithRetry(breaker.MaxRetries(200), breaker.Exponential(time.Hour, 2*time.Hour), breaker.NoJitter))
+		b := w.breaker(rfgFar, events.option(), breaker.WithRetry(breaker.MaxRetries(200), breaker.Exponential(time.Hour, 2*time.Hour), breaker.NoJitter()))
 		_, _ = b.Do(w.Context(), w.fn(errBoom).call)
 		for i, e := range events.retries {
 			require.Equal(w, time.Duration(min(i+1, 2))*time.Hour, e.Wait)
@@ -95,7 +95,7 @@ func TestFaultRetry_ZeroIsNotUnlimited(t *testing.T) {
 		require.Len(w, f.at, 1)
 	})
 	for name, opt := range map[string]breaker.RetryOption{"MaxRetries": breaker.MaxRetries(-1), "MaxElapsed": breaker.MaxElapsed(-1)} {
-		_, err := breaker.NewRetry(opt)
+		_, err := breaker.NewRetryPolicy(opt)
 		require.ErrorContains(t, err, name)
 	}
 }
@@ -163,7 +163,7 @@ func TestFaultRetry_BudgetHasAWindow(t *testing.T) {
 
 // A first retry crashed the process: a draw from an empty range.
 func TestFaultRetry_NoJitterAndNoDelayDoNotPanic(t *testing.T) {
-	for _, jitter := range []breaker.RetryOption{breaker.NoJitter, breaker.NoJitter(), breaker.FullJitter, breaker.FullJitter(), breaker.AddJitter(0), breaker.AddJitter(1)} {
+	for _, jitter := range []breaker.RetryOption{breaker.NoJitter(), breaker.NoJitter(), breaker.FullJitter(), breaker.FullJitter(), breaker.AddJitter(0), breaker.AddJitter(1)} {
 		for _, wait := range []breaker.RetryOption{breaker.Constant(0), breaker.Constant(1), breaker.Exponential(0, 1), breaker.Exponential(1, 1)} {
 			rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
 				f := w.fn(errBoom)

@@ -17,8 +17,8 @@ import (
 // hub.go decides when to talk to the store; here is what is made of what it says. What is said to it stands in
 // share_report.go, share_move.go and share_probe.go. Nothing of the store is called under the circuit's lock.
 
-// Shared is how a circuit stands with its [Store].
-type Shared struct {
+// StoreStatus is how a circuit stands with its [Store].
+type StoreStatus struct {
 	Epoch     uint64    `json:"epoch"`                // the highest epoch that the store has given; 0: none yet
 	Alone     bool      `json:"alone"`                // the circuit acts by itself: Snapshot.State is not the ledger's
 	Connected bool      `json:"connected"`            // the last exchange with the store worked
@@ -32,7 +32,7 @@ type Shared struct {
 // sharing is what all circuits of one configuration need for a store. It is immutable.
 type sharing struct {
 	sharingDraft
-	shape Shape
+	shape StoreShape
 	asked policy // following the ledger: no probe without its word
 	alone policy // by itself: one probe at a time
 }
@@ -42,7 +42,7 @@ func newSharing(s *settings, d *draft) *sharing {
 	sh.asked.probes, sh.alone.probes = 0, 1
 	for i := range s.trips.rules {
 		r := &s.trips.rules[i]
-		sh.shape.Window = max(sh.shape.Window, r.Trip.window.last, r.within) // there is but one
+		sh.shape.Window = max(sh.shape.Window, r.TripCondition.window.last, r.within) // there is but one
 		if r.within > 0 {
 			sh.shape.Failures = max(sh.shape.Failures, r.failures)
 		}
@@ -68,7 +68,7 @@ const (
 )
 
 // sharingFaults reports conditions that a ledger cannot serve.
-func sharingFaults(f *faults, trips []Trip) {
+func sharingFaults(f *faults, trips []TripCondition) {
 	var window, slow time.Duration
 	for i, t := range trips {
 		at := fmt.Sprintf("Trip[%d].%s", i, tripNames[t.kind])
@@ -135,8 +135,8 @@ type share struct {
 	moving  int     // operations on their way that may begin an epoch
 	heard   *Ledger // the newest that was pushed meanwhile
 
-	deciding  bool   // the user's functions are being asked
-	undecided *Reply // what they are to be asked about next
+	deciding  bool        // the user's functions are being asked
+	undecided *StoreReply // what they are to be asked about next
 
 	backAt int64         // alone: when to ask for a slot again, by the hub's time
 	backIn time.Duration // how long that was after the last time
@@ -227,7 +227,7 @@ func (c *Circuit) attach(s *settings) {
 // What the store says.
 
 // learned takes in an answer of the store: where the ledger stands, or that it could not be asked.
-func (c *Circuit) learned(r Reply, why reason) {
+func (c *Circuit) learned(r StoreReply, why reason) {
 	now := c.load().time.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -235,7 +235,7 @@ func (c *Circuit) learned(r Reply, why reason) {
 }
 
 // heardLocked is learned under the lock. cause is why the ledger opened, if it did so at our word.
-func (c *Circuit) heardLocked(s *settings, r *Reply, why reason, cause error, now int64) {
+func (c *Circuit) heardLocked(s *settings, r *StoreReply, why reason, cause error, now int64) {
 	sh := c.rare.share
 	if r.Err != nil {
 		if sh.failed == nil {
@@ -270,7 +270,7 @@ func (l *Ledger) impossible() bool {
 }
 
 // shapedLocked takes in what the answer to a question with a Shape says about it.
-func (sh *share) shapedLocked(r *Reply) {
+func (sh *share) shapedLocked(r *StoreReply) {
 	if r.Err != nil {
 		return
 	}
@@ -463,7 +463,7 @@ func (c *Circuit) pushed(l Ledger) {
 	}
 	c.mu.Unlock()
 	if !held {
-		c.learned(Reply{Ledger: l}, byRemote)
+		c.learned(StoreReply{Ledger: l}, byRemote)
 		sh.hub.tellLater(c)
 	}
 }
@@ -482,7 +482,7 @@ func (c *Circuit) ended() {
 	}
 	c.mu.Unlock()
 	if l != nil {
-		c.learned(Reply{Ledger: *l}, byRemote)
+		c.learned(StoreReply{Ledger: *l}, byRemote)
 	}
 }
 
@@ -509,12 +509,12 @@ func (sh *share) startEpochLocked() {
 // What Snapshot says.
 
 // sharedLocked is the account of the share.
-func (c *Circuit) sharedLocked(s *settings, wall anchor) *Shared {
+func (c *Circuit) sharedLocked(s *settings, wall anchor) *StoreStatus {
 	sh := c.shareLocked()
 	if sh == nil {
 		return nil
 	}
-	a := &Shared{
+	a := &StoreStatus{
 		Epoch:     sh.known,
 		Alone:     !sh.follows(),
 		Connected: sh.failed == nil && !sh.away(),

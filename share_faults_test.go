@@ -44,7 +44,7 @@ type fault struct {
 	hangs         bool  // until ctx ends
 	wedges        bool  // until it is healed, or the end of the test
 	panics, exits bool
-	replies       func([]breaker.Reply) []breaker.Reply
+	replies       func([]breaker.StoreReply) []breaker.StoreReply
 }
 
 func newFaulty(w *world, immediate bool) *faulty {
@@ -115,7 +115,7 @@ func (f *faulty) wipe() {
 	}
 }
 
-func (f *faulty) do(ctx context.Context, op string, carryOut func(*store.Memory) []breaker.Reply) []breaker.Reply {
+func (f *faulty) do(ctx context.Context, op string, carryOut func(*store.Memory) []breaker.StoreReply) []breaker.StoreReply {
 	f.mu.Lock()
 	f.ops[op]++
 	m, free := f.m, f.free
@@ -141,7 +141,7 @@ func (f *faulty) do(ctx context.Context, op string, carryOut func(*store.Memory)
 	replies := carryOut(m)
 	if ft.after != nil {
 		for i := range replies {
-			replies[i] = breaker.Reply{Err: ft.after}
+			replies[i] = breaker.StoreReply{Err: ft.after}
 		}
 	}
 	if ft.replies != nil {
@@ -151,12 +151,12 @@ func (f *faulty) do(ctx context.Context, op string, carryOut func(*store.Memory)
 }
 
 // failing is an answer to an operation of any size; many is filled up by the caller.
-func failing(_ string, err error) []breaker.Reply { return []breaker.Reply{{Err: err}} }
+func failing(_ string, err error) []breaker.StoreReply { return []breaker.StoreReply{{Err: err}} }
 
 func (f *faulty) single(ctx context.Context, op string, carryOut func(*store.Memory) (breaker.Ledger, error)) (breaker.Ledger, error) {
-	r := f.do(ctx, op, func(m *store.Memory) []breaker.Reply {
+	r := f.do(ctx, op, func(m *store.Memory) []breaker.StoreReply {
 		l, err := carryOut(m)
-		return []breaker.Reply{{Ledger: l, Err: err}}
+		return []breaker.StoreReply{{Ledger: l, Err: err}}
 	})
 	if len(r) != 1 {
 		return breaker.Ledger{}, errStore
@@ -164,15 +164,15 @@ func (f *faulty) single(ctx context.Context, op string, carryOut func(*store.Mem
 	return r[0].Ledger, r[0].Err
 }
 
-func fill(n int, r []breaker.Reply) []breaker.Reply {
+func fill(n int, r []breaker.StoreReply) []breaker.StoreReply {
 	for len(r) > 0 && len(r) < n && r[0].Err != nil {
 		r = append(r, r[0])
 	}
 	return r
 }
 
-func (f *faulty) Report(ctx context.Context, reports []breaker.Report) []breaker.Reply {
-	return fill(len(reports), f.do(ctx, "report", func(m *store.Memory) []breaker.Reply {
+func (f *faulty) Report(ctx context.Context, reports []breaker.StoreReport) []breaker.StoreReply {
+	return fill(len(reports), f.do(ctx, "report", func(m *store.Memory) []breaker.StoreReply {
 		replies := m.Report(ctx, reports)
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -189,23 +189,23 @@ func (f *faulty) Report(ctx context.Context, reports []breaker.Report) []breaker
 	}))
 }
 
-func (f *faulty) Move(ctx context.Context, v breaker.Move) (breaker.Ledger, error) {
+func (f *faulty) Move(ctx context.Context, v breaker.StoreMove) (breaker.Ledger, error) {
 	return f.single(ctx, "move", func(m *store.Memory) (breaker.Ledger, error) { return m.Move(ctx, v) })
 }
 
-func (f *faulty) Acquire(ctx context.Context, a breaker.Acquire) (breaker.Ledger, error) {
+func (f *faulty) Acquire(ctx context.Context, a breaker.StoreAcquire) (breaker.Ledger, error) {
 	return f.single(ctx, "acquire", func(m *store.Memory) (breaker.Ledger, error) { return m.Acquire(ctx, a) })
 }
 
-func (f *faulty) Settle(ctx context.Context, v breaker.Verdict) (breaker.Ledger, error) {
+func (f *faulty) Settle(ctx context.Context, v breaker.StoreVerdict) (breaker.Ledger, error) {
 	return f.single(ctx, "settle", func(m *store.Memory) (breaker.Ledger, error) { return m.Settle(ctx, v) })
 }
 
-func (f *faulty) Read(ctx context.Context, names []string) []breaker.Reply {
-	return fill(len(names), f.do(ctx, "read", func(m *store.Memory) []breaker.Reply { return m.Read(ctx, names) }))
+func (f *faulty) Read(ctx context.Context, names []string) []breaker.StoreReply {
+	return fill(len(names), f.do(ctx, "read", func(m *store.Memory) []breaker.StoreReply { return m.Read(ctx, names) }))
 }
 
-func (f *faulty) Watch(w breaker.Watcher) func() {
+func (f *faulty) Watch(w breaker.StoreWatcher) func() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.watches++
@@ -223,7 +223,7 @@ func (f *faulty) Close() error { return nil }
 
 // pusher is the line by which a store tells a hub.
 type pusher struct {
-	to breaker.Watcher
+	to breaker.StoreWatcher
 
 	mu    sync.Mutex
 	lose  bool
@@ -373,8 +373,8 @@ var storeFaults = map[string]fault{
 	"wedges":          {wedges: true},
 	"panics":          {panics: true},
 	"exits":           {exits: true},
-	"no replies":      {replies: func([]breaker.Reply) []breaker.Reply { return nil }},
-	"many replies":    {replies: func(r []breaker.Reply) []breaker.Reply { return append(r, r...) }},
+	"no replies":      {replies: func([]breaker.StoreReply) []breaker.StoreReply { return nil }},
+	"many replies":    {replies: func(r []breaker.StoreReply) []breaker.StoreReply { return append(r, r...) }},
 }
 
 // awayHubs runs a test for every fault, on both kinds of hub where the fault makes sense there.
@@ -706,7 +706,7 @@ func TestShareFaultsGarbage(t *testing.T) {
 				a := fl.nodes[0]
 				a.c.Reset()
 				fl.sync()
-				f.all(fault{replies: func(r []breaker.Reply) []breaker.Reply {
+				f.all(fault{replies: func(r []breaker.StoreReply) []breaker.StoreReply {
 					for i := range r {
 						spoil(&r[i].Ledger)
 					}
@@ -778,7 +778,7 @@ func TestShareFaultsStoreClockIsBehind(t *testing.T) {
 func TestShareGoexitInACallHookOfAProbe(t *testing.T) {
 	bothHubs(t, func(w *world, f *faulty) {
 		exit := false
-		fl := newFleet(w, f, 1, breaker.WithSuccessThreshold(2), breaker.WithHooks(breaker.Hooks{Call: func(context.Context, breaker.Call) {
+		fl := newFleet(w, f, 1, breaker.WithSuccessThreshold(2), breaker.WithHooks(breaker.Hooks{Call: func(context.Context, breaker.CallEvent) {
 			if exit {
 				runtime.Goexit()
 			}

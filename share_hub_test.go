@@ -16,18 +16,18 @@ import (
 // odd is a store that watches in its own way.
 type odd struct {
 	*faulty
-	watch func(breaker.Watcher) func()
+	watch func(breaker.StoreWatcher) func()
 }
 
-func (o *odd) Watch(w breaker.Watcher) func() { return o.watch(w) }
+func (o *odd) Watch(w breaker.StoreWatcher) func() { return o.watch(w) }
 
 // A Watch that panics is told, one whose stop is missing or panics does no harm.
 func TestShareHubOddWatches(t *testing.T) {
 	stopped := 0
-	for name, watch := range map[string]func(breaker.Watcher) func(){
-		"panics":      func(breaker.Watcher) func() { panic("no watch") },
-		"no stop":     func(breaker.Watcher) func() { return nil },
-		"stop panics": func(breaker.Watcher) func() { return func() { stopped++; panic("no stop") } },
+	for name, watch := range map[string]func(breaker.StoreWatcher) func(){
+		"panics":      func(breaker.StoreWatcher) func() { panic("no watch") },
+		"no stop":     func(breaker.StoreWatcher) func() { return nil },
+		"stop panics": func(breaker.StoreWatcher) func() { return func() { stopped++; panic("no stop") } },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothHubs(t, func(w *world, f *faulty) {
@@ -120,7 +120,7 @@ func (p *partly) only(name string, whole bool) {
 	p.bad, p.whole = name, whole
 }
 
-func (p *partly) spoil(ctx context.Context, names []string, replies []breaker.Reply) []breaker.Reply {
+func (p *partly) spoil(ctx context.Context, names []string, replies []breaker.StoreReply) []breaker.StoreReply {
 	p.mu.Lock()
 	bad, whole := p.bad, p.whole
 	p.mu.Unlock()
@@ -130,18 +130,18 @@ func (p *partly) spoil(ctx context.Context, names []string, replies []breaker.Re
 	}
 	for i, name := range names {
 		if hit && (whole || name == bad) {
-			replies[i] = breaker.Reply{Err: errStore}
+			replies[i] = breaker.StoreReply{Err: errStore}
 		}
 	}
 	return replies
 }
 
 func (p *partly) single(ctx context.Context, name string, l breaker.Ledger, err error) (breaker.Ledger, error) {
-	r := p.spoil(ctx, []string{name}, []breaker.Reply{{Ledger: l, Err: err}})[0]
+	r := p.spoil(ctx, []string{name}, []breaker.StoreReply{{Ledger: l, Err: err}})[0]
 	return r.Ledger, r.Err
 }
 
-func (p *partly) Report(ctx context.Context, reports []breaker.Report) []breaker.Reply {
+func (p *partly) Report(ctx context.Context, reports []breaker.StoreReport) []breaker.StoreReply {
 	var names []string
 	for i := range reports {
 		names = append(names, reports[i].Name)
@@ -149,21 +149,21 @@ func (p *partly) Report(ctx context.Context, reports []breaker.Report) []breaker
 	return p.spoil(ctx, names, p.faulty.Report(ctx, reports))
 }
 
-func (p *partly) Read(ctx context.Context, names []string) []breaker.Reply {
+func (p *partly) Read(ctx context.Context, names []string) []breaker.StoreReply {
 	return p.spoil(ctx, names, p.faulty.Read(ctx, names))
 }
 
-func (p *partly) Move(ctx context.Context, m breaker.Move) (breaker.Ledger, error) {
+func (p *partly) Move(ctx context.Context, m breaker.StoreMove) (breaker.Ledger, error) {
 	l, err := p.faulty.Move(ctx, m)
 	return p.single(ctx, m.Name, l, err)
 }
 
-func (p *partly) Acquire(ctx context.Context, a breaker.Acquire) (breaker.Ledger, error) {
+func (p *partly) Acquire(ctx context.Context, a breaker.StoreAcquire) (breaker.Ledger, error) {
 	l, err := p.faulty.Acquire(ctx, a)
 	return p.single(ctx, a.Name, l, err)
 }
 
-func (p *partly) Settle(ctx context.Context, v breaker.Verdict) (breaker.Ledger, error) {
+func (p *partly) Settle(ctx context.Context, v breaker.StoreVerdict) (breaker.Ledger, error) {
 	l, err := p.faulty.Settle(ctx, v)
 	return p.single(ctx, v.Name, l, err)
 }

@@ -69,22 +69,22 @@ func (l *line) pass(op string) {
 	}
 }
 
-func (l *line) Report(ctx context.Context, r []breaker.Report) []breaker.Reply {
+func (l *line) Report(ctx context.Context, r []breaker.StoreReport) []breaker.StoreReply {
 	l.pass("report")
 	return l.Memory.Report(ctx, r)
 }
 
-func (l *line) Move(ctx context.Context, m breaker.Move) (breaker.Ledger, error) {
+func (l *line) Move(ctx context.Context, m breaker.StoreMove) (breaker.Ledger, error) {
 	l.pass("move")
 	return l.Memory.Move(ctx, m)
 }
 
-func (l *line) Acquire(ctx context.Context, a breaker.Acquire) (breaker.Ledger, error) {
+func (l *line) Acquire(ctx context.Context, a breaker.StoreAcquire) (breaker.Ledger, error) {
 	l.pass("acquire")
 	return l.Memory.Acquire(ctx, a)
 }
 
-func (l *line) Settle(ctx context.Context, v breaker.Verdict) (breaker.Ledger, error) {
+func (l *line) Settle(ctx context.Context, v breaker.StoreVerdict) (breaker.Ledger, error) {
 	l.pass("settle")
 	return l.Memory.Settle(ctx, v)
 }
@@ -456,8 +456,8 @@ func TestShareMoreHooksMayAsk(t *testing.T) {
 						fl.nodes[i].c.Trip(errClient)
 					}
 				},
-				Call:       func(context.Context, breaker.Call) { look(i) },
-				Reject:     func(context.Context, breaker.Rejection) { look(i) },
+				Call:       func(context.Context, breaker.CallEvent) { look(i) },
+				Reject:     func(context.Context, breaker.RejectEvent) { look(i) },
 				StoreError: func(error) { look(i) },
 			}))
 		}
@@ -1014,7 +1014,7 @@ func TestShareMoreOddNames(t *testing.T) {
 
 // BC-135: what counts is the store's time, whenever a circuit was made.
 func TestShareMoreBucketsAgree(t *testing.T) {
-	for name, trip := range map[string]breaker.Trip{
+	for name, trip := range map[string]breaker.TripCondition{
 		"count": breaker.FailureCount(4, 10*time.Second),
 		"rate":  breaker.FailureRate(1, 4, breaker.Last(10*time.Second)),
 	} {
@@ -1213,7 +1213,7 @@ func TestShareMoreSnapshotShared(t *testing.T) {
 	bothHubs(t, func(w *world, f *faulty) {
 		fl := newFleet(w, f, 2, breaker.WithTrip(breaker.FailureRate(0.9, 1000, breaker.Last(time.Hour))))
 		a, b := fl.nodes[0], fl.nodes[1]
-		shared := func() breaker.Shared {
+		shared := func() breaker.StoreStatus {
 			w.Helper()
 			s := a.c.Snapshot()
 			text, err := json.Marshal(s)
@@ -1233,7 +1233,7 @@ func TestShareMoreSnapshotShared(t *testing.T) {
 			return *s.Shared
 		}
 		s := shared()
-		require.Equal(w, breaker.Shared{Connected: true, Exchanged: s.Exchanged}, s)
+		require.Equal(w, breaker.StoreStatus{Connected: true, Exchanged: s.Exchanged}, s)
 		require.True(w, s.Exchanged.Equal(w.start), "%v", s.Exchanged)
 
 		w.add(time.Second)

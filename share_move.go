@@ -89,7 +89,7 @@ var errUnmoved = errors.New("breaker: store does not carry out a move")
 const maxAttempts = 16
 
 // nextMove is the move to ask for next. It drops orders that have no point any more.
-func (c *Circuit) nextMove() (m Move, ok bool) {
+func (c *Circuit) nextMove() (m StoreMove, ok bool) {
 	now := c.load().time.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +103,7 @@ func (c *Circuit) nextMove() (m Move, ok bool) {
 		return m, false
 	}
 	o := &sh.orders[0]
-	m = Move{Name: c.name, Shape: s.sharing.shape, From: sh.known, Run: o.run, To: o.to, Openings: c.m.opens}
+	m = StoreMove{Name: c.name, Shape: s.sharing.shape, From: sh.known, Run: o.run, To: o.to, Openings: c.m.opens}
 	switch {
 	case o.to == Closed:
 		m.Openings = 0
@@ -143,7 +143,7 @@ func (c *Circuit) pointlessLocked(o *order) bool {
 }
 
 // moved takes in the answer to the first order.
-func (c *Circuit) moved(r Reply) {
+func (c *Circuit) moved(r StoreReply) {
 	now := c.load().time.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()

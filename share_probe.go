@@ -122,7 +122,7 @@ func (c *Circuit) ask(f *flight) {
 	c.mu.Lock()
 	s := c.load()
 	sh := c.rare.share
-	a := Acquire{Name: c.name, Shape: s.sharing.shape, Epoch: sh.known, Lease: duration(s.policy.lease), Limit: s.policy.probes, Openings: c.m.opens}
+	a := StoreAcquire{Name: c.name, Shape: s.sharing.shape, Epoch: sh.known, Lease: duration(s.policy.lease), Limit: s.policy.probes, Openings: c.m.opens}
 	for range max(1, min(sh.waiting, s.policy.probes-c.m.liveLeases())) {
 		sh.serial++
 		a.Tokens = append(a.Tokens, sh.node+strconv.FormatUint(sh.serial, 36))
@@ -147,7 +147,7 @@ func (c *Circuit) ask(f *flight) {
 }
 
 // answeredLocked takes in the answer to a question for slots.
-func (c *Circuit) answeredLocked(a *Acquire, r *Reply, asked, now int64) {
+func (c *Circuit) answeredLocked(a *StoreAcquire, r *StoreReply, asked, now int64) {
 	s, sh, l := c.load(), c.rare.share, &r.Ledger
 	why := byRemote
 	if l.Applied {
@@ -194,7 +194,7 @@ const maxFruitless = 4
 func (c *Circuit) handBack(epoch uint64, tokens []string) {
 	hub := c.rare.share.hub
 	for _, token := range tokens {
-		v := Verdict{Name: c.name, Shape: c.load().sharing.shape, Epoch: epoch, Token: token, Outcome: Ignored}
+		v := StoreVerdict{Name: c.name, Shape: c.load().sharing.shape, Epoch: epoch, Token: token, Outcome: Ignored}
 		hub.run(func() {
 			hub.settle(v)
 			hub.tellOthers()
@@ -204,7 +204,7 @@ func (c *Circuit) handBack(epoch uint64, tokens []string) {
 
 // judge has the store settle a probe that it has admitted. The answer is nil where there is nothing to wait for: the
 // probe was the circuit's own, its epoch has ended, or its outcome says nothing. After an answer, ended must be called.
-func (c *Circuit) judge(s *settings, e *event, slow bool) (answer *Reply) {
+func (c *Circuit) judge(s *settings, e *event, slow bool) (answer *StoreReply) {
 	v, ok := c.takeVerdict(s, e, slow)
 	if !ok {
 		return nil
@@ -225,7 +225,7 @@ func (c *Circuit) judge(s *settings, e *event, slow bool) (answer *Reply) {
 }
 
 // takeVerdict is the verdict on a probe that the store has admitted.
-func (c *Circuit) takeVerdict(s *settings, e *event, slow bool) (v Verdict, ok bool) {
+func (c *Circuit) takeVerdict(s *settings, e *event, slow bool) (v StoreVerdict, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sh := c.rare.share
@@ -236,7 +236,7 @@ func (c *Circuit) takeVerdict(s *settings, e *event, slow bool) (v Verdict, ok b
 	if sh.tokens[e.pass.lease] = tokens[1:]; len(tokens) == 1 {
 		delete(sh.tokens, e.pass.lease)
 	}
-	v = Verdict{Name: c.name, Shape: s.sharing.shape, Epoch: sh.known, Token: tokens[0], Outcome: e.outcome, Threshold: s.policy.successThreshold}
+	v = StoreVerdict{Name: c.name, Shape: s.sharing.shape, Epoch: sh.known, Token: tokens[0], Outcome: e.outcome, Threshold: s.policy.successThreshold}
 	if slow && v.Outcome == Success {
 		v.Outcome = Failure
 	}
@@ -250,7 +250,7 @@ func (c *Circuit) takeVerdict(s *settings, e *event, slow bool) (v Verdict, ok b
 }
 
 // judgedLocked takes in the answer to a probe's settlement.
-func (c *Circuit) judgedLocked(s *settings, r *Reply, cause error, now int64) {
+func (c *Circuit) judgedLocked(s *settings, r *StoreReply, cause error, now int64) {
 	why := byRemote
 	switch {
 	case !r.Ledger.Applied:

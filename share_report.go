@@ -89,11 +89,11 @@ func (t *tally) add(now int64, o Outcome, slow bool, keep int) {
 }
 
 // batch writes the tally down. What is older than the window is of no use any more.
-func (t *tally) batch(now int64, window time.Duration) (b Batch) {
+func (t *tally) batch(now int64, window time.Duration) (b StoreBatch) {
 	for _, s := range t.slices {
 		age := duration(now - s.at)
 		if window == 0 || age < window {
-			b.Slices = append(b.Slices, Slice{Age: age, Successes: s.ok, Failures: s.failed, Ignored: s.ignored, Slow: s.slow})
+			b.Slices = append(b.Slices, StoreSlice{Age: age, Successes: s.ok, Failures: s.failed, Ignored: s.ignored, Slow: s.slow})
 		}
 	}
 	for _, at := range t.times {
@@ -178,7 +178,7 @@ func (sh *share) urgency(s *settings, now int64, run uint32) urgency {
 
 // takeReport takes the tally out as a report; ok is false when there is nothing to say. With asking set it says so, which
 // makes a reading of it. The turn must be taken, and ended be called after the answer.
-func (c *Circuit) takeReport(asking bool) (r Report, ok bool) {
+func (c *Circuit) takeReport(asking bool) (r StoreReport, ok bool) {
 	now := c.load().time.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,7 +191,7 @@ func (c *Circuit) takeReport(asking bool) (r Report, ok bool) {
 	if c.m.state == Closed && sh.acting == follows {
 		sh.tally.fold(c.successesLocked(), now, sh.breaksRun())
 	}
-	r = Report{Name: c.name, Node: sh.node, Epoch: sh.known, Shape: s.sharing.shape}
+	r = StoreReport{Name: c.name, Node: sh.node, Epoch: sh.known, Shape: s.sharing.shape}
 	switch {
 	case sh.news(s):
 		r.Batch = sh.tally.batch(now, s.sharing.shape.Window)
@@ -205,7 +205,7 @@ func (c *Circuit) takeReport(asking bool) (r Report, ok bool) {
 }
 
 // outcomes is how many a batch has.
-func (b *Batch) outcomes() (n uint64) {
+func (b *StoreBatch) outcomes() (n uint64) {
 	for _, s := range b.Slices {
 		n += s.Successes + s.Failures + s.Ignored
 	}
@@ -213,12 +213,12 @@ func (b *Batch) outcomes() (n uint64) {
 }
 
 // decides reports whether a batch has what a trip policy looks at.
-func (b *Batch) decides() bool {
-	return slices.ContainsFunc(b.Slices, func(s Slice) bool { return s.Successes > 0 || s.Failures > 0 })
+func (b *StoreBatch) decides() bool {
+	return slices.ContainsFunc(b.Slices, func(s StoreSlice) bool { return s.Successes > 0 || s.Failures > 0 })
 }
 
 // reported takes in the answer to a report.
-func (c *Circuit) reported(r *Report, answer *Reply) {
+func (c *Circuit) reported(r *StoreReport, answer *StoreReply) {
 	now := c.load().time.now()
 	c.mu.Lock()
 	sh := c.rare.share
@@ -249,7 +249,7 @@ func (c *Circuit) exchange() {
 }
 
 // say reports what there is to report. The turn must be taken.
-func (c *Circuit) say(asking bool) (r Report, answer Reply, ok bool) {
+func (c *Circuit) say(asking bool) (r StoreReport, answer StoreReply, ok bool) {
 	if r, ok = c.takeReport(asking); ok {
 		answer = c.rare.share.hub.report(r)
 		c.reported(&r, &answer)
@@ -310,8 +310,8 @@ func (c *Circuit) Sync(ctx context.Context) error {
 			return ctx.Err()
 		}
 		err := c.runOrders()
-		var r Report
-		var answer Reply
+		var r StoreReport
+		var answer StoreReply
 		var ok bool
 		if err == nil || !c.rare.share.unheard() {
 			r, answer, ok = c.say(true)
@@ -331,7 +331,7 @@ func (c *Circuit) Sync(ctx context.Context) error {
 
 // decide asks the store to open if the ledger's counts are a reason to; without an answer the circuit's own counts are.
 // Time alone is no reason: without a success or a failure in the report, there is nothing to decide.
-func (c *Circuit) decide(r *Report, answer Reply) {
+func (c *Circuit) decide(r *StoreReport, answer StoreReply) {
 	l := &answer.Ledger
 	switch {
 	case !r.Batch.decides():
@@ -357,7 +357,7 @@ func (c *Circuit) decide(r *Report, answer Reply) {
 }
 
 // askUser asks the user's trip functions, one goroutine at a time. One that calls Sync is not asked the same again.
-func (c *Circuit) askUser(s *settings, answer Reply) {
+func (c *Circuit) askUser(s *settings, answer StoreReply) {
 	sh := c.rare.share
 	c.mu.Lock()
 	sh.undecided = &answer
@@ -453,7 +453,7 @@ func (c *Circuit) asksStoreLocked() bool {
 }
 
 // settled sees to what a settlement has led to.
-func (c *Circuit) settled(judged *Reply, u urgency) {
+func (c *Circuit) settled(judged *StoreReply, u urgency) {
 	hub := c.rare.share.hub
 	if judged != nil {
 		c.ended()

@@ -23,35 +23,35 @@ func (s *setBack) ledger(l breaker.Ledger) breaker.Ledger {
 	return l
 }
 
-func (s *setBack) all(replies []breaker.Reply) []breaker.Reply {
+func (s *setBack) all(replies []breaker.StoreReply) []breaker.StoreReply {
 	for i := range replies {
 		replies[i].Ledger = s.ledger(replies[i].Ledger)
 	}
 	return replies
 }
 
-func (s *setBack) Report(ctx context.Context, r []breaker.Report) []breaker.Reply {
+func (s *setBack) Report(ctx context.Context, r []breaker.StoreReport) []breaker.StoreReply {
 	return s.all(s.faulty.Report(ctx, r))
 }
 
-func (s *setBack) Read(ctx context.Context, names []string) []breaker.Reply {
+func (s *setBack) Read(ctx context.Context, names []string) []breaker.StoreReply {
 	return s.all(s.faulty.Read(ctx, names))
 }
 
-func (s *setBack) Move(ctx context.Context, m breaker.Move) (breaker.Ledger, error) {
+func (s *setBack) Move(ctx context.Context, m breaker.StoreMove) (breaker.Ledger, error) {
 	l, err := s.faulty.Move(ctx, m)
 	return s.ledger(l), err
 }
 
-func (s *setBack) Watch(w breaker.Watcher) func() { return s.faulty.Watch(&setBackWatcher{w, s}) }
+func (s *setBack) Watch(w breaker.StoreWatcher) func() { return s.faulty.Watch(&setBackWatcher{w, s}) }
 
 type setBackWatcher struct {
-	breaker.Watcher
+	breaker.StoreWatcher
 	s *setBack
 }
 
 func (w *setBackWatcher) Changed(name string, l breaker.Ledger) {
-	w.Watcher.Changed(name, w.s.ledger(l))
+	w.StoreWatcher.Changed(name, w.s.ledger(l))
 }
 
 // setBackFleet is two circuits on such a store.

@@ -179,10 +179,10 @@ func newShModel(t *rapid.T, n int, cfg mdlConfig) *shModel {
 		node := &shNode{}
 		hooks := breaker.Hooks{
 			StateChange: func(e breaker.Transition) { node.got = append(node.got, e) },
-			Reject:      func(_ context.Context, e breaker.Rejection) { m.gotRej = append(m.gotRej, e) },
+			Reject:      func(_ context.Context, e breaker.RejectEvent) { m.gotRej = append(m.gotRej, e) },
 		}
 		if m.timed {
-			hooks.Call = func(_ context.Context, e breaker.Call) { m.gotCall = append(m.gotCall, e) }
+			hooks.Call = func(_ context.Context, e breaker.CallEvent) { m.gotCall = append(m.gotCall, e) }
 		}
 		opts := append(cfg.opts(), breaker.WithIgnore(errMdlIgnore), breaker.WithHooks(hooks), breaker.WithClock(clk), breaker.WithStore(s))
 		b, err := breaker.New[int]("model", opts...)

@@ -12,21 +12,21 @@ import (
 // InFlight is exact for a circuit that is looked at: the first Snapshot of one that has made tens of thousands of calls
 // unobserved misses those that are in flight just then, since it had stopped counting what starts.
 type Snapshot struct {
-	Name                 string    `json:"name"`
-	State                State     `json:"state"`
-	Mode                 Mode      `json:"mode"`
-	Epoch                uint64    `json:"epoch"`          // the number of this stay
-	Since                time.Time `json:"since,omitzero"` // when it began
-	Until                time.Time `json:"until,omitzero"` // Open: when the next probe is due
-	InFlight             int64     `json:"in_flight"`      // calls admitted and not finished
-	Probes               int64     `json:"probes"`         // HalfOpen: slots in use
-	ConsecutiveFailures  uint64    `json:"consecutive_failures"`
-	ConsecutiveSuccesses uint64    `json:"consecutive_successes"`
-	Counts               Counts    `json:"counts"`                 // the trip policy's window; without one, the present stay
-	Totals               Totals    `json:"totals"`                 // since construction, never falling
-	LastFailure          string    `json:"last_failure,omitempty"` // the text of the last failure of the present run
-	LastFailureAt        time.Time `json:"last_failure_at,omitzero"`
-	Shared               *Shared   `json:"shared,omitempty"` // with a Store: how the circuit stands with it
+	Name                 string       `json:"name"`
+	State                State        `json:"state"`
+	Mode                 Mode         `json:"mode"`
+	Epoch                uint64       `json:"epoch"`          // the number of this stay
+	Since                time.Time    `json:"since,omitzero"` // when it began
+	Until                time.Time    `json:"until,omitzero"` // Open: when the next probe is due
+	InFlight             int64        `json:"in_flight"`      // calls admitted and not finished
+	Probes               int64        `json:"probes"`         // HalfOpen: slots in use
+	ConsecutiveFailures  uint64       `json:"consecutive_failures"`
+	ConsecutiveSuccesses uint64       `json:"consecutive_successes"`
+	Counts               Counts       `json:"counts"`                 // the trip policy's window; without one, the present stay
+	Totals               Totals       `json:"totals"`                 // since construction, never falling
+	LastFailure          string       `json:"last_failure,omitempty"` // the text of the last failure of the present run
+	LastFailureAt        time.Time    `json:"last_failure_at,omitzero"`
+	Shared               *StoreStatus `json:"shared,omitempty"` // with a Store: how the circuit stands with it
 }
 
 // Totals never fall. They are read as they run: under traffic they may be a call or two apart.
@@ -110,7 +110,7 @@ func (c *Circuit) liveCountsLocked(s *settings) Counts {
 	}
 	for i := range s.trips.rules {
 		r := &s.trips.rules[i]
-		if r.Trip.window != (Window{}) {
+		if r.TripCondition.window != (Window{}) {
 			return c.windowCountsLocked(s, r)
 		}
 		if r.kind == tripCount {

@@ -47,33 +47,33 @@ type Store interface {
 	// order. A report is applied, as a whole, if the ledger is Closed in the epoch that the report names; if the report
 	// names none; or if the ledger is empty, which then begins in the epoch named, or in a new one. Otherwise it changes
 	// nothing. A report with an empty batch is a read.
-	Report(ctx context.Context, reports []Report) []Reply
+	Report(ctx context.Context, reports []StoreReport) []StoreReply
 
 	// Move begins a new epoch in another state if the ledger's epoch is the one that the move starts from, or a lower one:
 	// then the ledger has lost what came after, and is brought back. Where the move names a run, and the ledger's epoch is
 	// the one it starts from, the run must be the ledger's present one too.
-	Move(ctx context.Context, m Move) (Ledger, error)
+	Move(ctx context.Context, m StoreMove) (Ledger, error)
 
 	// Acquire takes probe slots. An Open ledger whose period has ended becomes HalfOpen first, in a new epoch; so does an
 	// empty one, or one that is behind the epoch named. Slots are given, in the order of the tokens, while fewer than the
 	// limit are live; a token that holds one already keeps it as it is. Ledger.Granted says how many of the tokens hold a
 	// slot now. Where none is given, nothing is changed, not even a time of expiry.
-	Acquire(ctx context.Context, a Acquire) (Ledger, error)
+	Acquire(ctx context.Context, a StoreAcquire) (Ledger, error)
 
 	// Settle ends a probe, and the state with it where the probe decides: in one step, so that no other probe's result can
 	// come in between. It changes nothing if the ledger is not HalfOpen in the epoch named, or does not know the token. A
 	// success adds to the successes in a row, and at the threshold closes; a failure opens, unless the token's lease has
 	// expired; Ignored frees the slot.
-	Settle(ctx context.Context, v Verdict) (Ledger, error)
+	Settle(ctx context.Context, v StoreVerdict) (Ledger, error)
 
 	// Read reads ledgers, and returns one reply per name, in their order.
-	Read(ctx context.Context, names []string) []Reply
+	Read(ctx context.Context, names []string) []StoreReply
 
 	// Watch calls w until stop is called: Changed after every new epoch, whenever a run of failures begins, and whenever
 	// a slot is handed back while HalfOpen, whoever caused it, the watcher's own process included; Resync after any time
 	// during which some of that may have been missed. w's methods do not block. After stop has returned, they are not
 	// called any more. Watch itself does not wait for a connection.
-	Watch(w Watcher) (stop func())
+	Watch(w StoreWatcher) (stop func())
 
 	// Close ends the Store's goroutines. It may be called more than once. Circuits on it go on by themselves.
 	Close() error
@@ -86,27 +86,27 @@ var ErrLedger = errors.New("breaker: ledger is unusable")
 // ErrStoreClosed is what the operations of a closed [Store] return.
 var ErrStoreClosed = errors.New("breaker: store is closed")
 
-// Shape is what a circuit's trip policy needs its ledger to keep.
-type Shape struct {
+// StoreShape is what a circuit's trip policy needs its ledger to keep.
+type StoreShape struct {
 	Window    time.Duration // of the sums, and of who failed lately; 0: none, all since the epoch began
 	Failures  int           // how many failures have their times kept; 0: none
 	Reporters int           // how many failing callers are told apart; 0: none
 	Config    string        // a digest of the configuration, at most 16 letters and digits
 }
 
-// Report is what one circuit has counted while Closed since its last report.
-type Report struct {
+// StoreReport is what one circuit has counted while Closed since its last report.
+type StoreReport struct {
 	Name  string
 	Node  string // who reports: at most 16 letters and digits, different for every circuit of a name
 	Epoch uint64 // the epoch in which it was counted; 0: not known
-	Shape Shape
-	Batch Batch
+	Shape StoreShape
+	Batch StoreBatch
 }
 
-// Batch is a number of outcomes. It is entered as if they had come one after another: the successes of one place in the
+// StoreBatch is a number of outcomes. It is entered as if they had come one after another: the successes of one place in the
 // run, and the failures before, between and after them.
-type Batch struct {
-	Slices []Slice // what was counted when, oldest first
+type StoreBatch struct {
+	Slices []StoreSlice // what was counted when, oldest first
 
 	// The ages of the last failures, oldest first: as many as the batch has, but no more than Shape.Failures.
 	FailureAges []time.Duration
@@ -122,16 +122,16 @@ type Batch struct {
 	Early bool
 }
 
-// Slice is what was counted within a short time.
-type Slice struct {
+// StoreSlice is what was counted within a short time.
+type StoreSlice struct {
 	Age                                time.Duration // of the oldest
 	Successes, Failures, Ignored, Slow uint64
 }
 
-// Move asks for a new epoch.
-type Move struct {
+// StoreMove asks for a new epoch.
+type StoreMove struct {
 	Name     string
-	Shape    Shape
+	Shape    StoreShape
 	From     uint64        // the epoch that it starts from
 	Run      uint64        // the run that the decision rests on; 0: none
 	To       State         // Closed, HalfOpen or Open
@@ -139,10 +139,10 @@ type Move struct {
 	Openings uint32        // openings in this series, this one included
 }
 
-// Acquire asks for probe slots.
-type Acquire struct {
+// StoreAcquire asks for probe slots.
+type StoreAcquire struct {
 	Name     string
-	Shape    Shape
+	Shape    StoreShape
 	Epoch    uint64   // the highest epoch known
 	Tokens   []string // one for each slot; unique, of at most 32 letters and digits
 	Lease    time.Duration
@@ -150,10 +150,10 @@ type Acquire struct {
 	Openings uint32 // for a ledger that has been lost
 }
 
-// Verdict ends a probe.
-type Verdict struct {
+// StoreVerdict ends a probe.
+type StoreVerdict struct {
 	Name      string
-	Shape     Shape
+	Shape     StoreShape
 	Epoch     uint64
 	Token     string
 	Outcome   Outcome
@@ -185,14 +185,14 @@ type Ledger struct {
 	RetryAfter time.Duration // Acquire: when no slot was free, until the first lease expires
 }
 
-// Reply is the answer to one of several questions. Where Err is not nil, it is not known whether anything was done.
-type Reply struct {
+// StoreReply is the answer to one of several questions. Where Err is not nil, it is not known whether anything was done.
+type StoreReply struct {
 	Ledger Ledger
 	Err    error
 }
 
-// Watcher is told of changes in a [Store].
-type Watcher interface {
+// StoreWatcher is told of changes in a [Store].
+type StoreWatcher interface {
 	Changed(name string, l Ledger)
 	Resync()
 }

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// A Trip is one condition under which a closed circuit opens. [WithTrip] takes any number of them; any one is enough.
+// A TripCondition is one condition under which a closed circuit opens. [WithTrip] takes any number of them; any one is enough.
 // Make one with ConsecutiveFailures, FailureCount, FailureRate, SlowCallRate or TripWhen; the zero value is refused.
 //
 // A condition is checked after every finished call that its window has seen, that call included: "reached" trips.
-type Trip struct {
+type TripCondition struct {
 	kind     tripKind
 	failures int
 	within   time.Duration
@@ -41,34 +41,36 @@ var tripNames = [...]string{
 }
 
 // ConsecutiveFailures trips at n failures since the last success, however far apart.
-func ConsecutiveFailures(n int) Trip { return Trip{kind: tripConsecutive, failures: n} }
+func ConsecutiveFailures(n int) TripCondition {
+	return TripCondition{kind: tripConsecutive, failures: n}
+}
 
 // FailureCount trips at n failures younger than d, whatever succeeded in between. It is exact, and keeps n times.
-func FailureCount(n int, d time.Duration) Trip {
-	return Trip{kind: tripCount, failures: n, within: d}
+func FailureCount(n int, d time.Duration) TripCondition {
+	return TripCondition{kind: tripCount, failures: n, within: d}
 }
 
 // FailureRate trips when at least rate (0 < rate <= 1) of the calls in the window failed and the window holds at least
 // minCalls. The rate is kept in parts per million and compared in integers.
-func FailureRate(rate float64, minCalls int, w Window) Trip {
-	return Trip{kind: tripRate, rate: rate, minCalls: minCalls, window: w}
+func FailureRate(rate float64, minCalls int, w Window) TripCondition {
+	return TripCondition{kind: tripRate, rate: rate, minCalls: minCalls, window: w}
 }
 
 // SlowCallRate trips when at least rate of the calls in the window, failed or not, took slow or longer, and the window
 // holds at least minCalls. While half-open, a slow probe is a failed probe. It makes every call read the clock twice.
-func SlowCallRate(slow time.Duration, rate float64, minCalls int, w Window) Trip {
-	return Trip{kind: tripSlow, slow: slow, rate: rate, minCalls: minCalls, window: w}
+func SlowCallRate(slow time.Duration, rate float64, minCalls int, w Window) TripCondition {
+	return TripCondition{kind: tripSlow, slow: slow, rate: rate, minCalls: minCalls, window: w}
 }
 
 // TripWhen trips when f says so. f gets the window's counts after each finished call, outside every lock: it may take
 // its time and call the circuit. Its word counts only while the same stay in Closed lasts. If it panics, the circuit
 // does not trip and the logger is told.
-func TripWhen(w Window, f func(Counts) bool) Trip {
-	return Trip{kind: tripWhen, window: w, when: f}
+func TripWhen(w Window, f func(Counts) bool) TripCondition {
+	return TripCondition{kind: tripWhen, window: w, when: f}
 }
 
 // String names the condition with its numbers.
-func (t Trip) String() string {
+func (t TripCondition) String() string {
 	switch t.kind {
 	case tripConsecutive:
 		if t.within > 0 { // by WithFailureWindow
@@ -96,7 +98,7 @@ func (w Window) String() string {
 }
 
 // faults reports everything that is wrong with the condition. at is its place in a Config.
-func (t Trip) faults(f *faults, at string, path func(string) string) {
+func (t TripCondition) faults(f *faults, at string, path func(string) string) {
 	if t.kind == tripNone {
 		f.add(path(at), "must be made by ConsecutiveFailures, FailureCount, FailureRate, SlowCallRate or TripWhen, got the zero Trip")
 		return
@@ -121,7 +123,7 @@ func (t Trip) faults(f *faults, at string, path func(string) string) {
 	}
 }
 
-func (t Trip) rateFaults(f *faults, at string, path func(string) string) {
+func (t TripCondition) rateFaults(f *faults, at string, path func(string) string) {
 	if !(t.rate > 0 && t.rate <= 1) || toPPM(t.rate) == 0 { // NaN fails the first comparison
 		f.add(path(at+".Rate"), "must be above 0 and at most 1, in steps of one millionth, got %v", t.rate)
 	}
@@ -160,7 +162,7 @@ type tripPolicy struct {
 }
 
 type tripRule struct {
-	Trip
+	TripCondition
 	ppm    uint64
 	window int // index of its window
 	recent int // index of its failure times; -1: none
@@ -182,7 +184,7 @@ type recentSpec struct {
 // grainParts is how many times finer than a time window's slices the filing of successes is: a 16th of a slice.
 const grainParts = maxSlices / 2 * 16
 
-func compileTrips(trips []Trip) *tripPolicy {
+func compileTrips(trips []TripCondition) *tripPolicy {
 	p := &tripPolicy{}
 	for _, t := range trips {
 		if t.kind == tripSlow && (p.slow == 0 || t.slow < p.slow) {
@@ -190,7 +192,7 @@ func compileTrips(trips []Trip) *tripPolicy {
 		}
 	}
 	for _, t := range trips {
-		r := tripRule{Trip: t, ppm: toPPM(t.rate), recent: -1}
+		r := tripRule{TripCondition: t, ppm: toPPM(t.rate), recent: -1}
 		if t.within > 0 {
 			r.recent = len(p.recents)
 			p.recents = append(p.recents, recentSpec{t.kind == tripConsecutive, t.failures, t.within})
@@ -204,7 +206,7 @@ func compileTrips(trips []Trip) *tripPolicy {
 	return p
 }
 
-func (p *tripPolicy) windowFor(t Trip) int {
+func (p *tripPolicy) windowFor(t TripCondition) int {
 	spec := windowSpec{t.window, p.slow}
 	if t.kind == tripSlow {
 		spec.slow = t.slow

@@ -62,13 +62,13 @@ func status(code int, header ...string) *http.Response {
 type client struct {
 	*world
 	transport *breakerhttp.Transport
-	calls     []breaker.Call // what the Call hook was told
+	calls     []breaker.CallEvent // what the Call hook was told
 }
 
 func (w *world) client(h host, opts ...breakerhttp.Option) *client {
 	w.Helper()
 	c := &client{world: w}
-	seen := breaker.Hooks{Call: func(_ context.Context, e breaker.Call) { c.calls = append(c.calls, e) }}
+	seen := breaker.Hooks{Call: func(_ context.Context, e breaker.CallEvent) { c.calls = append(c.calls, e) }}
 	transport, err := breakerhttp.NewTransport(h, append(opts, breakerhttp.WithBreaker(breaker.WithHooks(seen)))...)
 	require.NoError(w, err)
 	w.atEnd = append(w.atEnd, func() { _ = transport.Close() })
@@ -178,8 +178,8 @@ func TestTroubleRateLimits(t *testing.T) {
 // Answers that take 40s, and a limit of 30s.
 func TestTroubleSlowAnswers(t *testing.T) {
 	inTrouble(t, func(w *world) {
-		var calls []breaker.Call
-		seen := breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.Call) { calls = append(calls, c) }})
+		var calls []breaker.CallEvent
+		seen := breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }})
 		r := w.circuit(seen, breaker.WithTimeout(30*time.Second))
 		for range 5 {
 			_, err := r.b.Do(w.Context(), takes(40*time.Second))

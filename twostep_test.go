@@ -95,7 +95,7 @@ func TestGroupPast(t *testing.T) {
 	require.True(t, decided)
 	require.Equal(t, breaker.Ignored, o)
 
-	p := breaker.Must(breaker.NewRetry(breaker.MaxRetries(1), breaker.Constant(0)))
+	p := breaker.Must(breaker.NewRetryPolicy(breaker.MaxRetries(1), breaker.Constant(0)))
 	r := p.Begin(c)
 	r.Ran()
 	again, because := r.Next(context.Background(), errors.New("two"))

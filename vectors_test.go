@@ -811,7 +811,7 @@ func TestK24_SafeUnderConcurrency(t *testing.T) {
 		"max in flight": {breaker.WithMaxInFlight(10)},
 		"slow calls":    {breaker.WithTrip(breaker.SlowCallRate(time.Hour, 0.5, 10, breaker.LastCalls(100)))},
 		"user's trip":   {breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(c breaker.Counts) bool { return c.Failures > 9 }))},
-		"call hook":     {breaker.WithHooks(breaker.Hooks{Call: func(context.Context, breaker.Call) {}})},
+		"call hook":     {breaker.WithHooks(breaker.Hooks{Call: func(context.Context, breaker.CallEvent) {}})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothClocks(t, func(w *world) { hammer(w, w.circuit(append(opts, breaker.WithOpenTimeout(time.Millisecond))...)) })

@@ -78,7 +78,7 @@ func (x *exchange) override(own *perRequest) (err error) {
 		x.failover = own.failover
 	}
 	if own.retries != nil {
-		x.policy, err = breaker.NewRetry(slices.Concat(x.t.retryOpts, own.retries)...)
+		x.policy, err = breaker.NewRetryPolicy(slices.Concat(x.t.retryOpts, own.retries)...)
 	}
 	switch {
 	case !own.cacheSet:

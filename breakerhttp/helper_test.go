@@ -126,7 +126,7 @@ func r0(more ...breaker.Option) breakerhttp.Option {
 
 // quick retries n times without waiting.
 func quick(n int) breakerhttp.Option {
-	return breakerhttp.WithRetry(breaker.MaxRetries(n), breaker.Constant(0), breaker.NoJitter)
+	return breakerhttp.WithRetry(breaker.MaxRetries(n), breaker.Constant(0), breaker.NoJitter())
 }
 
 func request(t *testing.T, method, target string, body io.Reader) *http.Request {
@@ -228,7 +228,7 @@ func answer(code int, body io.ReadCloser, header ...string) *http.Response {
 // events collects what hooks say.
 type events struct {
 	mu      sync.Mutex
-	calls   []breaker.Call
+	calls   []breaker.CallEvent
 	retries []breaker.RetryEvent
 	rescues []breaker.RescueEvent
 	errs    []error
@@ -236,7 +236,7 @@ type events struct {
 
 func (e *events) hooks() breaker.Option {
 	return breaker.WithHooks(breaker.Hooks{
-		Call:       func(_ context.Context, c breaker.Call) { e.locked(func() { e.calls = append(e.calls, c) }) },
+		Call:       func(_ context.Context, c breaker.CallEvent) { e.locked(func() { e.calls = append(e.calls, c) }) },
 		Retry:      func(_ context.Context, r breaker.RetryEvent) { e.locked(func() { e.retries = append(e.retries, r) }) },
 		Rescue:     func(_ context.Context, r breaker.RescueEvent) { e.locked(func() { e.rescues = append(e.rescues, r) }) },
 		StoreError: func(err error) { e.locked(func() { e.errs = append(e.errs, err) }) },

@@ -767,7 +767,7 @@ func TestFullStack(t *testing.T) {
 	e := &events{}
 	up := serve(t, statuses(200, 503))
 	tr := transport(t, nil, breakerhttp.WithBreaker(breaker.WithClock(clk), breaker.WithOpenTimeout(15*time.Second), e.hooks()),
-		breakerhttp.RetryUnsafe(), breakerhttp.WithRescueHeader(""), breakerhttp.WithRetry(breaker.NoJitter))
+		breakerhttp.RetryUnsafe(), breakerhttp.WithRescueHeader(""), breakerhttp.WithRetry(breaker.NoJitter()))
 	call := func() *http.Response {
 		ctx := breakerhttp.PerRequest(t.Context(), breakerhttp.Retries(3, 500*time.Millisecond), breakerhttp.Cache(time.Hour))
 		resp, err := tr.RoundTrip(request(t, http.MethodPost, up.URL, strings.NewReader(`{"q":1}`)).WithContext(ctx))

@@ -176,7 +176,7 @@ func TestRetryStopsAtOpenCircuit(t *testing.T) {
 	t.Run("opens during the wait", func(t *testing.T) {
 		clk := newFakeClock()
 		up := serve(t, statuses(503))
-		tr := transport(t, nil, r0(breaker.WithClock(clk)), breakerhttp.WithRetry(breaker.MaxRetries(4), breaker.Constant(time.Second), breaker.NoJitter))
+		tr := transport(t, nil, r0(breaker.WithClock(clk)), breakerhttp.WithRetry(breaker.MaxRetries(4), breaker.Constant(time.Second), breaker.NoJitter()))
 		guard(t, func() {
 			go func() {
 				d := <-clk.waiting
@@ -198,7 +198,7 @@ func TestRetryWaits(t *testing.T) {
 	e, clk := &events{}, newFakeClock()
 	up := serve(t, statuses(503, 503, 503, 200))
 	tr := transport(t, nil, breakerhttp.WithBreaker(breaker.WithClock(clk), e.hooks()),
-		breakerhttp.WithRetry(breaker.MaxRetries(3), breaker.Exponential(500*time.Millisecond, 10*time.Second), breaker.NoJitter))
+		breakerhttp.WithRetry(breaker.MaxRetries(3), breaker.Exponential(500*time.Millisecond, 10*time.Second), breaker.NoJitter()))
 	guard(t, func() {
 		go func() {
 			for _, d := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second} {
@@ -235,7 +235,7 @@ func TestCancelDuringWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			clk := newFakeClock()
-			tr := transport(t, rt, r0(breaker.WithClock(clk)), breakerhttp.WithRetry(breaker.MaxRetries(4), breaker.Constant(10*time.Second), breaker.NoJitter))
+			tr := transport(t, rt, r0(breaker.WithClock(clk)), breakerhttp.WithRetry(breaker.MaxRetries(4), breaker.Constant(10*time.Second), breaker.NoJitter()))
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() {
 				<-clk.waiting
@@ -386,7 +386,7 @@ func TestRetryAfterIsBounded(t *testing.T) {
 				resp.Header["Retry-After"] = c.lines
 				return resp, nil
 			}), breakerhttp.WithBreaker(breaker.WithClock(clk), e.hooks()),
-				breakerhttp.WithRetry(breaker.MaxRetries(1), breaker.Constant(base), breaker.NoJitter))
+				breakerhttp.WithRetry(breaker.MaxRetries(1), breaker.Constant(base), breaker.NoJitter()))
 			ctx, cancel := context.WithCancel(t.Context())
 			stopped := breaker.Hooks{Retry: func(context.Context, breaker.RetryEvent) { cancel() }}
 			require.NotNil(t, stopped.Retry)

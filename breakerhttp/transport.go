@@ -86,7 +86,7 @@ func NewTransport(base http.RoundTripper, opts ...Option) (*Transport, error) {
 	if t.retryOpts = d.retry; t.clock != nil {
 		t.retryOpts = append([]breaker.RetryOption{breaker.RetryClock(t.clock)}, d.retry...)
 	}
-	if t.retry, err = breaker.NewRetry(t.retryOpts...); err != nil {
+	if t.retry, err = breaker.NewRetryPolicy(t.retryOpts...); err != nil {
 		d.faults = append(d.faults, err)
 	}
 	if err := d.err(); err != nil {

@@ -110,7 +110,7 @@ func TestUntouchedBodiesHoldNobodyUp(t *testing.T) {
 func TestCircuitsRunNoHooks(t *testing.T) {
 	var mu sync.Mutex
 	called := make(chan struct{})
-	tr := transport(t, answers(), breakerhttp.WithBreaker(breaker.WithHooks(breaker.Hooks{Call: func(context.Context, breaker.Call) {
+	tr := transport(t, answers(), breakerhttp.WithBreaker(breaker.WithHooks(breaker.Hooks{Call: func(context.Context, breaker.CallEvent) {
 		mu.Lock()
 		defer mu.Unlock()
 		close(called)

@@ -20,7 +20,7 @@ type ledger struct {
 	until    instant // Open: when a probe is due
 	openings uint32
 
-	shape   breaker.Shape
+	shape   breaker.StoreShape
 	shapeAt instant // when it was last written in this shape
 
 	window *ring // nil before the first count, and where there is no window
@@ -88,7 +88,7 @@ func (l *ledger) next(now moment, known uint64) uint64 {
 }
 
 // begin starts an epoch, with all counts at 0 and no slots.
-func (l *ledger) begin(now moment, epoch uint64, s breaker.State, shape breaker.Shape, openings uint32) {
+func (l *ledger) begin(now moment, epoch uint64, s breaker.State, shape breaker.StoreShape, openings uint32) {
 	*l = ledger{
 		name: l.name, expires: l.expires, place: l.place,
 		epoch: epoch, state: s, since: now.at, openings: openings,
@@ -172,11 +172,13 @@ func (l *ledger) failing(now moment) (n int) {
 }
 
 // foreign reports whether the ledger is kept for another configuration.
-func (l *ledger) foreign(s breaker.Shape) bool { return l.epoch != 0 && l.shape.Config != s.Config }
+func (l *ledger) foreign(s breaker.StoreShape) bool {
+	return l.epoch != 0 && l.shape.Config != s.Config
+}
 
 // Report.
 
-func (l *ledger) report(now moment, r *breaker.Report, out *breaker.Ledger) effect {
+func (l *ledger) report(now moment, r *breaker.StoreReport, out *breaker.Ledger) effect {
 	b := summarize(r.Batch)
 	if b.all == (sums{}) || l.state != breaker.Closed {
 		return nothing
@@ -212,7 +214,7 @@ func (l *ledger) report(now moment, r *breaker.Report, out *breaker.Ledger) effe
 
 // settleShape decides in which shape the ledger is kept. The first writer's stays while anybody writes in it, so that two
 // configurations in use at once do not take turns in clearing the counts; once nobody does, another takes over.
-func (l *ledger) settleShape(now moment, s breaker.Shape) {
+func (l *ledger) settleShape(now moment, s breaker.StoreShape) {
 	switch {
 	case s == l.shape:
 		l.shapeAt = now.at
@@ -226,7 +228,7 @@ func (l *ledger) settleShape(now moment, s breaker.Shape) {
 	}
 }
 
-func (l *ledger) count(now moment, batch []breaker.Slice) {
+func (l *ledger) count(now moment, batch []breaker.StoreSlice) {
 	for _, s := range batch {
 		l.whole.add(sumsOf(s))
 		at := now.at.minus(max(0, s.Age))
@@ -282,7 +284,7 @@ func (l *ledger) keepReporter(now moment, node string, b *batch) {
 	}
 }
 
-// batch is a breaker.Batch without its contradictions.
+// batch is a breaker.StoreBatch without its contradictions.
 type batch struct {
 	all      sums
 	ages     []time.Duration // of the last failures, oldest first
@@ -294,7 +296,7 @@ type batch struct {
 	inRun    uint64 // the successes, unless they came before the run
 }
 
-func summarize(from breaker.Batch) *batch {
+func summarize(from breaker.StoreBatch) *batch {
 	b := &batch{ages: from.FailureAges}
 	for _, s := range from.Slices {
 		b.all.add(sumsOf(s))
@@ -345,14 +347,14 @@ func (r *runs) enter(b *batch) (peak uint64) {
 }
 
 // tidy is a shape without what cannot be.
-func tidy(s breaker.Shape) breaker.Shape {
+func tidy(s breaker.StoreShape) breaker.StoreShape {
 	s.Window, s.Failures, s.Reporters = max(0, s.Window), max(0, s.Failures), max(0, s.Reporters)
 	return s
 }
 
 // Move.
 
-func (l *ledger) move(now moment, m *breaker.Move, out *breaker.Ledger) effect {
+func (l *ledger) move(now moment, m *breaker.StoreMove, out *breaker.Ledger) effect {
 	epoch := l.next(now, m.From)
 	switch {
 	case epoch == 0, l.epoch > m.From, m.To > breaker.Open:
@@ -370,7 +372,7 @@ func (l *ledger) move(now moment, m *breaker.Move, out *breaker.Ledger) effect {
 
 // Acquire.
 
-func (l *ledger) acquire(now moment, a *breaker.Acquire, out *breaker.Ledger) effect {
+func (l *ledger) acquire(now moment, a *breaker.StoreAcquire, out *breaker.Ledger) effect {
 	result := nothing
 	if l.epoch == 0 || l.epoch < a.Epoch || l.due(now) {
 		epoch := l.next(now, a.Epoch)
@@ -395,7 +397,7 @@ func (l *ledger) acquire(now moment, a *breaker.Acquire, out *breaker.Ledger) ef
 }
 
 // give gives slots, and reports whether it did.
-func (l *ledger) give(now moment, a *breaker.Acquire, out *breaker.Ledger) (given bool) {
+func (l *ledger) give(now moment, a *breaker.StoreAcquire, out *breaker.Ledger) (given bool) {
 	live := l.live(now)
 	for _, token := range a.Tokens {
 		leased, known := l.slots[token]
@@ -456,7 +458,7 @@ func (l *ledger) forget(now moment) {
 
 // Settle.
 
-func (l *ledger) settle(now moment, v *breaker.Verdict, out *breaker.Ledger) effect {
+func (l *ledger) settle(now moment, v *breaker.StoreVerdict, out *breaker.Ledger) effect {
 	leased, known := l.slots[v.Token]
 	if l.state != breaker.HalfOpen || l.epoch != v.Epoch || !known {
 		return nothing
@@ -477,14 +479,14 @@ func (l *ledger) settle(now moment, v *breaker.Verdict, out *breaker.Ledger) eff
 	return telling
 }
 
-func (l *ledger) reopen(now moment, v *breaker.Verdict) {
+func (l *ledger) reopen(now moment, v *breaker.StoreVerdict) {
 	if epoch := l.next(now, v.Epoch); epoch != 0 {
 		l.begin(now, epoch, breaker.Open, tidy(v.Shape), v.Openings)
 		l.until = now.at.plus(max(0, v.For))
 	}
 }
 
-func (l *ledger) close(now moment, v *breaker.Verdict) {
+func (l *ledger) close(now moment, v *breaker.StoreVerdict) {
 	if epoch := l.next(now, v.Epoch); epoch != 0 {
 		l.begin(now, epoch, breaker.Closed, tidy(v.Shape), l.openings)
 	}

@@ -76,8 +76,8 @@ func NewMemory(opts ...Option) *Memory {
 func (m *Memory) Immediate() bool { return true }
 
 // Report adds what circuits have counted. See [breaker.Store].
-func (m *Memory) Report(ctx context.Context, reports []breaker.Report) []breaker.Reply {
-	replies := make([]breaker.Reply, len(reports))
+func (m *Memory) Report(ctx context.Context, reports []breaker.StoreReport) []breaker.StoreReply {
+	replies := make([]breaker.StoreReply, len(reports))
 	for i := range reports {
 		r := &reports[i]
 		replies[i].Ledger, replies[i].Err = m.do(ctx, r.Name, func(l *ledger, now moment, out *breaker.Ledger) effect {
@@ -90,7 +90,7 @@ func (m *Memory) Report(ctx context.Context, reports []breaker.Report) []breaker
 }
 
 // Move begins a new epoch. See [breaker.Store].
-func (m *Memory) Move(ctx context.Context, v breaker.Move) (breaker.Ledger, error) {
+func (m *Memory) Move(ctx context.Context, v breaker.StoreMove) (breaker.Ledger, error) {
 	return m.do(ctx, v.Name, func(l *ledger, now moment, out *breaker.Ledger) effect {
 		result := l.move(now, &v, out)
 		out.Foreign = l.foreign(v.Shape)
@@ -99,7 +99,7 @@ func (m *Memory) Move(ctx context.Context, v breaker.Move) (breaker.Ledger, erro
 }
 
 // Acquire takes probe slots. See [breaker.Store].
-func (m *Memory) Acquire(ctx context.Context, a breaker.Acquire) (breaker.Ledger, error) {
+func (m *Memory) Acquire(ctx context.Context, a breaker.StoreAcquire) (breaker.Ledger, error) {
 	return m.do(ctx, a.Name, func(l *ledger, now moment, out *breaker.Ledger) effect {
 		result := l.acquire(now, &a, out)
 		out.Foreign = l.foreign(a.Shape)
@@ -108,7 +108,7 @@ func (m *Memory) Acquire(ctx context.Context, a breaker.Acquire) (breaker.Ledger
 }
 
 // Settle ends a probe. See [breaker.Store].
-func (m *Memory) Settle(ctx context.Context, v breaker.Verdict) (breaker.Ledger, error) {
+func (m *Memory) Settle(ctx context.Context, v breaker.StoreVerdict) (breaker.Ledger, error) {
 	return m.do(ctx, v.Name, func(l *ledger, now moment, out *breaker.Ledger) effect {
 		result := l.settle(now, &v, out)
 		out.Foreign = l.foreign(v.Shape)
@@ -117,8 +117,8 @@ func (m *Memory) Settle(ctx context.Context, v breaker.Verdict) (breaker.Ledger,
 }
 
 // Read reads ledgers. See [breaker.Store].
-func (m *Memory) Read(ctx context.Context, names []string) []breaker.Reply {
-	replies := make([]breaker.Reply, len(names))
+func (m *Memory) Read(ctx context.Context, names []string) []breaker.StoreReply {
+	replies := make([]breaker.StoreReply, len(names))
 	for i, name := range names {
 		replies[i].Ledger, replies[i].Err = m.do(ctx, name, func(*ledger, moment, *breaker.Ledger) effect { return nothing })
 	}
@@ -224,7 +224,7 @@ func (q *queue) Pop() any {
 // call at a time. Of two operations at once, one may return while the other's goroutine still tells of both. Resync is
 // never called, since nothing is ever missed. w's methods may use the Store, but not call stop, which waits for a call
 // that is going on.
-func (m *Memory) Watch(w breaker.Watcher) (stop func()) {
+func (m *Memory) Watch(w breaker.StoreWatcher) (stop func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {

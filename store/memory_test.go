@@ -88,8 +88,8 @@ func TestConformance(t *testing.T) {
 
 var (
 	testContext = context.Background()
-	windowed    = breaker.Shape{Window: time.Minute, Failures: 5, Reporters: 3, Config: "windowed"}
-	unbounded   = breaker.Shape{Failures: 5, Config: "unbounded"}
+	windowed    = breaker.StoreShape{Window: time.Minute, Failures: 5, Reporters: 3, Config: "windowed"}
+	unbounded   = breaker.StoreShape{Failures: 5, Config: "unbounded"}
 )
 
 // rig is a Memory with its clock.
@@ -113,13 +113,13 @@ func (r *rig) do(op any) breaker.Ledger {
 
 func (r *rig) read(name string) breaker.Ledger { return r.do(storetest.Read(name)) }
 
-func (r *rig) fail(name string, shape breaker.Shape) breaker.Ledger {
-	return r.do(breaker.Report{Name: name, Node: "n", Shape: shape, Batch: breaker.Batch{
-		Slices: []breaker.Slice{{Failures: 1}}, FailureAges: []time.Duration{0}, Head: 1, Tail: 1, Longest: 1}})
+func (r *rig) fail(name string, shape breaker.StoreShape) breaker.Ledger {
+	return r.do(breaker.StoreReport{Name: name, Node: "n", Shape: shape, Batch: breaker.StoreBatch{
+		Slices: []breaker.StoreSlice{{Failures: 1}}, FailureAges: []time.Duration{0}, Head: 1, Tail: 1, Longest: 1}})
 }
 
 func (r *rig) probe(name string, lease time.Duration, tokens ...string) breaker.Ledger {
-	return r.do(breaker.Acquire{Name: name, Shape: windowed, Tokens: tokens, Lease: lease, Limit: 1})
+	return r.do(breaker.StoreAcquire{Name: name, Shape: windowed, Tokens: tokens, Lease: lease, Limit: 1})
 }
 
 // lasts checks that a ledger is there until just before some time has passed, and no longer.
@@ -151,7 +151,7 @@ func TestLedgersExpire(t *testing.T) {
 	})
 	t.Run("Open", func(t *testing.T) {
 		r := newRig(t)
-		r.do(breaker.Move{Name: "n", Shape: windowed, To: breaker.Open, For: 10 * time.Hour})
+		r.do(breaker.StoreMove{Name: "n", Shape: windowed, To: breaker.Open, For: 10 * time.Hour})
 		r.lasts("n", 11*time.Hour)
 	})
 	t.Run("HalfOpen", func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestLedgersExpire(t *testing.T) {
 	})
 	t.Run("HalfOpen without a slot", func(t *testing.T) {
 		r := newRig(t)
-		r.do(breaker.Move{Name: "n", Shape: windowed, To: breaker.HalfOpen})
+		r.do(breaker.StoreMove{Name: "n", Shape: windowed, To: breaker.HalfOpen})
 		r.lasts("n", time.Hour)
 	})
 	t.Run("nothing that changes nothing renews it", func(t *testing.T) {
@@ -172,14 +172,14 @@ func TestLedgersExpire(t *testing.T) {
 		require.Equal(t, 1, r.probe("n", 100*time.Hour, "t").Granted)
 		r.read("n")
 		r.fail("n", windowed)
-		r.do(breaker.Move{Name: "n", Shape: windowed, From: l.Epoch - 1, To: breaker.Open, For: 100 * time.Hour})
-		r.do(breaker.Verdict{Name: "n", Shape: windowed, Epoch: l.Epoch, Token: "u", For: 100 * time.Hour})
+		r.do(breaker.StoreMove{Name: "n", Shape: windowed, From: l.Epoch - 1, To: breaker.Open, For: 100 * time.Hour})
+		r.do(breaker.StoreVerdict{Name: "n", Shape: windowed, Epoch: l.Epoch, Token: "u", For: 100 * time.Hour})
 		r.lasts("n", 90*time.Minute)
 	})
 	t.Run("a shorter life is shorter", func(t *testing.T) {
 		r := newRig(t)
-		l := r.do(breaker.Move{Name: "n", Shape: windowed, To: breaker.Open, For: 1000 * time.Hour})
-		r.do(breaker.Move{Name: "n", Shape: windowed, From: l.Epoch, To: breaker.Closed})
+		l := r.do(breaker.StoreMove{Name: "n", Shape: windowed, To: breaker.Open, For: 1000 * time.Hour})
+		r.do(breaker.StoreMove{Name: "n", Shape: windowed, From: l.Epoch, To: breaker.Closed})
 		r.lasts("n", time.Minute+time.Hour)
 	})
 	t.Run("a new one goes on with the numbers", func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestFewExpiredTokensAreRemembered(t *testing.T) {
 	}
 	require.Equal(t, 1025, r.m.Remembered("n"))
 	for token, known := range map[string]bool{"t0": false, "t1974": false, "t1975": true, "t2999": true} {
-		v := breaker.Verdict{Name: "n", Shape: windowed, Epoch: l.Epoch, Token: token, Outcome: breaker.Ignored}
+		v := breaker.StoreVerdict{Name: "n", Shape: windowed, Epoch: l.Epoch, Token: token, Outcome: breaker.Ignored}
 		require.Equal(t, known, r.do(v).Applied, token)
 	}
 }
@@ -222,7 +222,7 @@ func TestFewExpiredTokensAreRemembered(t *testing.T) {
 func TestClocks(t *testing.T) {
 	t.Run("set back", func(t *testing.T) {
 		r := newRig(t)
-		r.do(breaker.Move{Name: "n", Shape: windowed, To: breaker.Open, For: time.Minute})
+		r.do(breaker.StoreMove{Name: "n", Shape: windowed, To: breaker.Open, For: time.Minute})
 		r.clk.Add(20 * time.Second)
 		clock := r.read("n").Clock
 		r.clk.Add(-time.Hour)
@@ -261,7 +261,7 @@ func TestClocks(t *testing.T) {
 		l := r.fail("n", windowed)
 		require.Zero(t, l.Clock)
 		require.EqualValues(t, 1, l.Epoch)
-		require.EqualValues(t, 2, r.do(breaker.Move{Name: "n", Shape: windowed, From: 1}).Epoch)
+		require.EqualValues(t, 2, r.do(breaker.StoreMove{Name: "n", Shape: windowed, From: 1}).Epoch)
 	})
 	t.Run("in a bubble", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -339,7 +339,7 @@ func TestWatchersAreToldInOrder(t *testing.T) {
 				for n := range 500 {
 					name := fmt.Sprint("n", (i+n)%3)
 					from := m.Read(testContext, []string{name})[0].Ledger.Epoch
-					if l, _ := m.Move(testContext, breaker.Move{Name: name, From: from, To: breaker.State(n % 3)}); l.Applied {
+					if l, _ := m.Move(testContext, breaker.StoreMove{Name: name, From: from, To: breaker.State(n % 3)}); l.Applied {
 						applied.Add(1)
 					}
 				}
@@ -375,10 +375,10 @@ func TestWatchersAreCalledOneAtATime(t *testing.T) {
 				time.Sleep(time.Second) // in the bubble: until all others wait
 				note("end of " + name)
 			}))
-			go func() { _, _ = m.Move(testContext, breaker.Move{Name: "a"}) }()
+			go func() { _, _ = m.Move(testContext, breaker.StoreMove{Name: "a"}) }()
 			synctest.Wait()
 			for _, name := range []string{"b", "c"} {
-				_, err := m.Move(testContext, breaker.Move{Name: name})
+				_, err := m.Move(testContext, breaker.StoreMove{Name: name})
 				require.NoError(t, err)
 			}
 			require.Equal(t, []string{"a"}, traced())
@@ -395,7 +395,7 @@ func TestWatchersMayUseTheStore(t *testing.T) {
 		r.m.Watch(watchFunc(func(name string, l breaker.Ledger) {
 			seen = append(seen, l.Epoch)
 			if len(seen) < 4 {
-				r.do(breaker.Move{Name: name, Shape: windowed, From: l.Epoch, To: breaker.Closed})
+				r.do(breaker.StoreMove{Name: name, Shape: windowed, From: l.Epoch, To: breaker.Closed})
 				r.m.Watch(watchFunc(func(string, breaker.Ledger) {}))()
 			}
 		}))
@@ -443,7 +443,7 @@ func TestStopWaitsForACall(t *testing.T) {
 				time.Sleep(time.Second) // in the bubble: until all others wait
 				done.Store(true)
 			}))
-			go func() { _, _ = m.Move(testContext, breaker.Move{Name: "n"}) }()
+			go func() { _, _ = m.Move(testContext, breaker.StoreMove{Name: "n"}) }()
 			synctest.Wait()
 			stop()
 			require.True(t, done.Load(), "stop has returned while a call was going on")
@@ -469,15 +469,15 @@ func TestNoGoroutines(t *testing.T) {
 // What a ledger costs. The figures are bounds, far enough off not to depend on the version of Go.
 func TestCost(t *testing.T) {
 	r := newRig(t)
-	report := []breaker.Report{{Name: "n", Node: "a", Shape: windowed, Batch: breaker.Batch{
-		Slices: []breaker.Slice{{Successes: 3, Failures: 1}}, FailureAges: []time.Duration{0}, Tail: 1, Longest: 1}}}
+	report := []breaker.StoreReport{{Name: "n", Node: "a", Shape: windowed, Batch: breaker.StoreBatch{
+		Slices: []breaker.StoreSlice{{Successes: 3, Failures: 1}}, FailureAges: []time.Duration{0}, Tail: 1, Longest: 1}}}
 	for range 100 {
 		r.m.Report(testContext, report)
 	}
 	allocs := testing.AllocsPerRun(1000, func() { r.m.Report(testContext, report) })
 	require.LessOrEqual(t, allocs, 6.0, "allocations of a report")
 
-	size := func(shape breaker.Shape) float64 {
+	size := func(shape breaker.StoreShape) float64 {
 		const n = 5000
 		r := newRig(t)
 		var before, after runtime.MemStats
@@ -503,8 +503,8 @@ func BenchmarkReport(b *testing.B) {
 	for _, window := range []time.Duration{0, time.Second, time.Hour} {
 		b.Run(window.String(), func(b *testing.B) {
 			m := store.NewMemory()
-			report := []breaker.Report{{Name: "n", Node: "a", Shape: breaker.Shape{Window: window, Failures: 5}, Batch: breaker.Batch{
-				Slices: []breaker.Slice{{Successes: 3, Failures: 1}}, FailureAges: []time.Duration{0}, Tail: 1, Longest: 1}}}
+			report := []breaker.StoreReport{{Name: "n", Node: "a", Shape: breaker.StoreShape{Window: window, Failures: 5}, Batch: breaker.StoreBatch{
+				Slices: []breaker.StoreSlice{{Successes: 3, Failures: 1}}, FailureAges: []time.Duration{0}, Tail: 1, Longest: 1}}}
 			b.ReportAllocs()
 			for b.Loop() {
 				m.Report(testContext, report)
@@ -515,7 +515,7 @@ func BenchmarkReport(b *testing.B) {
 		m := store.NewMemory()
 		var n atomic.Int64
 		b.RunParallel(func(pb *testing.PB) {
-			report := []breaker.Report{{Name: fmt.Sprint("n", n.Add(1)), Node: "a", Shape: windowed, Batch: breaker.Batch{Slices: []breaker.Slice{{Failures: 1}}}}}
+			report := []breaker.StoreReport{{Name: fmt.Sprint("n", n.Add(1)), Node: "a", Shape: windowed, Batch: breaker.StoreBatch{Slices: []breaker.StoreSlice{{Failures: 1}}}}}
 			for pb.Next() {
 				m.Report(testContext, report)
 			}

@@ -66,7 +66,7 @@ var (
 	anEpoch  = rapid.SampledFrom([]int64{0, 0, 0, 0, 0, -1, 1, -1000, 5000})
 	aTime    = rapid.SampledFrom([]time.Duration{0, 0, 1, 999, time.Millisecond, 999 * time.Millisecond, time.Second, 3 * time.Second, 10*time.Second - 1, 10 * time.Second, 29 * time.Second, time.Minute, time.Hour, 25 * time.Hour, -time.Second})
 	aPassing = rapid.OneOf(aTime, rapid.Map(rapid.Int64Range(0, int64(12*time.Second)), func(n int64) time.Duration { return time.Duration(n) }))
-	aShape   = rapid.SampledFrom([]breaker.Shape{
+	aShape   = rapid.SampledFrom([]breaker.StoreShape{
 		{Window: 10 * time.Second, Failures: 3, Reporters: 2, Config: "a"},
 		{Window: 10 * time.Second, Failures: 3, Reporters: 2, Config: "a"},
 		{Failures: 2, Reporters: 1, Config: "b"},
@@ -78,9 +78,9 @@ var (
 	aCount = rapid.SampledFrom([]uint64{0, 0, 1, 1, 2, 3, 9, 1 << 53, math.MaxUint64})
 )
 
-var aBatch = rapid.Custom(func(t *rapid.T) (b breaker.Batch) {
+var aBatch = rapid.Custom(func(t *rapid.T) (b breaker.StoreBatch) {
 	for range rapid.IntRange(0, 3).Draw(t, "slices") {
-		b.Slices = append(b.Slices, breaker.Slice{Age: aPassing.Draw(t, "age"), Successes: aCount.Draw(t, "successes"),
+		b.Slices = append(b.Slices, breaker.StoreSlice{Age: aPassing.Draw(t, "age"), Successes: aCount.Draw(t, "successes"),
 			Failures: aCount.Draw(t, "failures"), Ignored: aCount.Draw(t, "ignored"), Slow: aCount.Draw(t, "slow")})
 	}
 	b.FailureAges = rapid.SliceOfN(aPassing, 0, 4).Draw(t, "ages")
@@ -97,15 +97,15 @@ func anOperation(t *rapid.T, name string, l breaker.Ledger) any {
 	switch rapid.SampledFrom([]string{"report", "report", "report", "move", "acquire", "acquire", "settle", "settle", "read"}).Draw(t, "operation") {
 	case "report":
 		node := rapid.SampledFrom([]string{"n1", "n2", "n3", "n4", ""}).Draw(t, "node")
-		return breaker.Report{Name: name, Node: node, Epoch: epoch, Shape: shape, Batch: aBatch.Draw(t, "batch")}
+		return breaker.StoreReport{Name: name, Node: node, Epoch: epoch, Shape: shape, Batch: aBatch.Draw(t, "batch")}
 	case "move":
 		run := rapid.SampledFrom([]uint64{0, 0, l.Run, l.Run + 1}).Draw(t, "run")
-		return breaker.Move{Name: name, Shape: shape, From: epoch, Run: run, To: breaker.State(rapid.IntRange(0, 3).Draw(t, "to")), For: d, Openings: openings}
+		return breaker.StoreMove{Name: name, Shape: shape, From: epoch, Run: run, To: breaker.State(rapid.IntRange(0, 3).Draw(t, "to")), For: d, Openings: openings}
 	case "acquire":
 		tokens := rapid.SliceOfNDistinct(aToken, 0, 3, rapid.ID[string]).Draw(t, "tokens")
-		return breaker.Acquire{Name: name, Shape: shape, Epoch: epoch, Tokens: tokens, Lease: d, Limit: rapid.IntRange(-1, 3).Draw(t, "limit"), Openings: openings}
+		return breaker.StoreAcquire{Name: name, Shape: shape, Epoch: epoch, Tokens: tokens, Lease: d, Limit: rapid.IntRange(-1, 3).Draw(t, "limit"), Openings: openings}
 	case "settle":
-		return breaker.Verdict{Name: name, Shape: shape, Epoch: epoch, Token: aToken.Draw(t, "token"), Outcome: breaker.Outcome(rapid.IntRange(0, 3).Draw(t, "outcome")),
+		return breaker.StoreVerdict{Name: name, Shape: shape, Epoch: epoch, Token: aToken.Draw(t, "token"), Outcome: breaker.Outcome(rapid.IntRange(0, 3).Draw(t, "outcome")),
 			Threshold: rapid.Uint32Range(0, 3).Draw(t, "threshold"), For: d, Openings: openings}
 	}
 	return storetest.Read(name)
@@ -133,9 +133,9 @@ func FuzzReport(f *testing.F) {
 	f.Add(int64(19), 1, 1, uint64(1), int64(3), uint64(0), uint64(1), uint64(0), uint64(0), int64(18), int64(20), uint64(0), uint64(0), uint64(0), uint64(0), false, int64(1))
 	f.Fuzz(func(t *testing.T, window int64, failures, reporters int, epoch uint64, age int64, successes, failed, ignored, slow uint64, age1, age2 int64, head, tail, longest, trailing uint64, early bool, passing int64) {
 		w := newTwins()
-		r := breaker.Report{Name: "n", Node: "a", Epoch: epoch, Shape: breaker.Shape{Window: time.Duration(window), Failures: failures, Reporters: reporters}}
-		r.Batch = breaker.Batch{
-			Slices:      []breaker.Slice{{Age: time.Duration(age), Successes: successes, Failures: failed, Ignored: ignored, Slow: slow}, {Failures: failed}},
+		r := breaker.StoreReport{Name: "n", Node: "a", Epoch: epoch, Shape: breaker.StoreShape{Window: time.Duration(window), Failures: failures, Reporters: reporters}}
+		r.Batch = breaker.StoreBatch{
+			Slices:      []breaker.StoreSlice{{Age: time.Duration(age), Successes: successes, Failures: failed, Ignored: ignored, Slow: slow}, {Failures: failed}},
 			FailureAges: []time.Duration{time.Duration(age1), time.Duration(age2)},
 			Head:        head, Tail: tail, Longest: longest, Trailing: trailing, Early: early,
 		}

@@ -66,7 +66,7 @@ func TestLinearizable(t *testing.T) {
 		result, _ := porcupine.CheckOperationsVerbose(ledgers, operations(t, calls), 20*time.Second)
 		require.Equal(t, porcupine.Ok, result, "history %d", seed)
 	}
-	for _, op := range []any{breaker.Report{}, breaker.Move{}, breaker.Acquire{}, breaker.Verdict{}} {
+	for _, op := range []any{breaker.StoreReport{}, breaker.StoreMove{}, breaker.StoreAcquire{}, breaker.StoreVerdict{}} {
 		require.Greater(t, applied[fmt.Sprintf("%T", op)], histories, "operations that did something: %v", applied)
 	}
 	t.Log(applied)

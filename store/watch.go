@@ -9,7 +9,7 @@ import (
 // watch is one watcher with what it is still to be told. It is filled under the Memory's lock, which gives the order, and
 // emptied outside of it by whoever is first to come, one call at a time.
 type watch struct {
-	w breaker.Watcher
+	w breaker.StoreWatcher
 
 	mu      sync.Mutex
 	idle    sync.Cond // a call has ended
@@ -23,7 +23,7 @@ type change struct {
 	ledger breaker.Ledger
 }
 
-func newWatch(w breaker.Watcher) *watch {
+func newWatch(w breaker.StoreWatcher) *watch {
 	t := &watch{w: w}
 	t.idle.L = &t.mu
 	return t

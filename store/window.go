@@ -23,7 +23,7 @@ func (s *sums) add(o sums) {
 // total adds two counts.
 func total(a, b uint64) uint64 { return min(min(a, limit)+min(b, limit), limit) }
 
-func sumsOf(s breaker.Slice) sums {
+func sumsOf(s breaker.StoreSlice) sums {
 	return sums{min(s.Successes, limit), min(s.Failures, limit), min(s.Ignored, limit), min(s.Slow, limit)}
 }
 

@@ -241,7 +241,7 @@ func TestCircuitsIgnoreTheLate(t *testing.T) {
 // Every kind of trip policy, the user's own included, is served by the same ledger.
 func TestCircuitsTripByAnyPolicy(t *testing.T) {
 	for name, c := range map[string]struct {
-		trip   breaker.Trip
+		trip   breaker.TripCondition
 		before func(f *fleet)
 	}{
 		"FailureCount": {breaker.FailureCount(3, time.Minute), func(f *fleet) { f.call(2, errDown); f.call(5, nil) }},

@@ -13,12 +13,12 @@ import (
 )
 
 // shape is what a circuit with everything turned on has its ledger keep.
-var shape = breaker.Shape{Window: time.Minute, Failures: 5, Reporters: 3, Config: "0123456789abcdef"}
+var shape = breaker.StoreShape{Window: time.Minute, Failures: 5, Reporters: 3, Config: "0123456789abcdef"}
 
 // outcomes is a batch of successes followed by failures, of now.
-func outcomes(successes, failures uint64) breaker.Batch {
-	b := breaker.Batch{
-		Slices: []breaker.Slice{{Successes: successes, Failures: failures, Slow: successes / 2}},
+func outcomes(successes, failures uint64) breaker.StoreBatch {
+	b := breaker.StoreBatch{
+		Slices: []breaker.StoreSlice{{Successes: successes, Failures: failures, Slow: successes / 2}},
 		Tail:   failures, Longest: failures, FailureAges: make([]time.Duration, failures),
 	}
 	if successes == 0 {
@@ -31,9 +31,9 @@ func outcomes(successes, failures uint64) breaker.Batch {
 }
 
 // report reports one batch and returns the ledger.
-func report(t *testing.T, s breaker.Store, r breaker.Report) breaker.Ledger {
+func report(t *testing.T, s breaker.Store, r breaker.StoreReport) breaker.Ledger {
 	t.Helper()
-	reply := s.Report(context.Background(), []breaker.Report{r})[0]
+	reply := s.Report(context.Background(), []breaker.StoreReport{r})[0]
 	if reply.Err != nil {
 		t.Fatal(reply.Err)
 	}
@@ -84,30 +84,32 @@ func TestCostOfScripts(t *testing.T) {
 	measure("for comparison: return 1", func(int) { client.EvalSha(ctx, nothing, []string{"k"}) })
 	little := client.ScriptLoad(ctx, "return redis.call('HINCRBY', KEYS[1], 'a', 1) + redis.call('PEXPIRE', KEYS[1], 60000)").Val()
 	measure("for comparison: HINCRBY and PEXPIRE", func(int) { client.EvalSha(ctx, little, []string{"k"}) })
-	many := breaker.Shape{Window: time.Hour, Failures: 1000, Config: "many"}
-	plain := breaker.Shape{Config: "plain"}
+	many := breaker.StoreShape{Window: time.Hour, Failures: 1000, Config: "many"}
+	plain := breaker.StoreShape{Config: "plain"}
 	measure("read, empty", func(int) { s.Read(ctx, []string{"none"}) })
-	measure("report, no window", func(int) { report(t, s, breaker.Report{Name: "plain", Node: "n", Shape: plain, Batch: outcomes(5, 1)}) })
+	measure("report, no window", func(int) {
+		report(t, s, breaker.StoreReport{Name: "plain", Node: "n", Shape: plain, Batch: outcomes(5, 1)})
+	})
 	measure("report, window, 5 times, 3 reporters", func(i int) {
-		report(t, s, breaker.Report{Name: "full", Node: strconv.Itoa(i % 3), Shape: shape, Batch: outcomes(5, 1)})
+		report(t, s, breaker.StoreReport{Name: "full", Node: strconv.Itoa(i % 3), Shape: shape, Batch: outcomes(5, 1)})
 	})
 	measure("report, window of an hour, 1000 times", func(int) {
-		report(t, s, breaker.Report{Name: "many", Node: "n", Shape: many, Batch: outcomes(5, 1)})
+		report(t, s, breaker.StoreReport{Name: "many", Node: "n", Shape: many, Batch: outcomes(5, 1)})
 	})
 	measure("read", func(int) { s.Read(ctx, []string{"full"}) })
 	measure("move", func(int) {
-		if _, err := s.Move(ctx, breaker.Move{Name: "moved", Shape: shape, From: uint64(time.Now().Add(time.Hour).UnixMilli()), To: breaker.Open, For: time.Hour}); err != nil {
+		if _, err := s.Move(ctx, breaker.StoreMove{Name: "moved", Shape: shape, From: uint64(time.Now().Add(time.Hour).UnixMilli()), To: breaker.Open, For: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 	})
-	opened := ledger(s.Move(ctx, breaker.Move{Name: "open", Shape: shape, To: breaker.Open, For: time.Hour}))
+	opened := ledger(s.Move(ctx, breaker.StoreMove{Name: "open", Shape: shape, To: breaker.Open, For: time.Hour}))
 	measure("acquire, denied while open", func(int) {
-		ledger(s.Acquire(ctx, breaker.Acquire{Name: "open", Shape: shape, Epoch: opened.Epoch, Tokens: []string{"t"}, Lease: time.Minute, Limit: 1}))
+		ledger(s.Acquire(ctx, breaker.StoreAcquire{Name: "open", Shape: shape, Epoch: opened.Epoch, Tokens: []string{"t"}, Lease: time.Minute, Limit: 1}))
 	})
 	measure("acquire and settle, of two", func(i int) {
 		token := strconv.Itoa(i)
-		l := ledger(s.Acquire(ctx, breaker.Acquire{Name: "half", Shape: shape, Tokens: []string{token}, Lease: time.Minute, Limit: 1}))
-		l = ledger(s.Settle(ctx, breaker.Verdict{Name: "half", Shape: shape, Epoch: l.Epoch, Token: token, Threshold: 1 << 30}))
+		l := ledger(s.Acquire(ctx, breaker.StoreAcquire{Name: "half", Shape: shape, Tokens: []string{token}, Lease: time.Minute, Limit: 1}))
+		l = ledger(s.Settle(ctx, breaker.StoreVerdict{Name: "half", Shape: shape, Epoch: l.Epoch, Token: token, Threshold: 1 << 30}))
 		if !l.Applied {
 			t.Fatal("not applied")
 		}
@@ -135,9 +137,9 @@ func TestSizeOfCircuits(t *testing.T) {
 				b := outcomes(traffic, traffic)
 				b.FailureAges = make([]time.Duration, 5)
 				for j := range uint64(20) {
-					b.Slices = append(b.Slices, breaker.Slice{Age: window / 20 * time.Duration(j), Successes: traffic, Failures: traffic, Ignored: traffic})
+					b.Slices = append(b.Slices, breaker.StoreSlice{Age: window / 20 * time.Duration(j), Successes: traffic, Failures: traffic, Ignored: traffic})
 				}
-				report(t, s, breaker.Report{Name: name, Node: fmt.Sprintf("node-%d", i), Shape: sh, Batch: b})
+				report(t, s, breaker.StoreReport{Name: name, Node: fmt.Sprintf("node-%d", i), Shape: sh, Batch: b})
 			}
 			key := "cb:{" + name + "}"
 			sizes[name], _ = srv.Do("MEMORY", "USAGE", key).(int64)
@@ -152,10 +154,10 @@ func TestSizeOfCircuits(t *testing.T) {
 	}
 	const tokens = 100
 	for i := range tokens {
-		ledger(s.Acquire(context.Background(), breaker.Acquire{Name: "probes", Shape: shape, Tokens: []string{fmt.Sprintf("%032d", i)}, Lease: time.Hour, Limit: tokens}))
+		ledger(s.Acquire(context.Background(), breaker.StoreAcquire{Name: "probes", Shape: shape, Tokens: []string{fmt.Sprintf("%032d", i)}, Lease: time.Hour, Limit: tokens}))
 	}
 	t.Logf("half-open with %d slots: %d bytes, %v", tokens, srv.Do("MEMORY", "USAGE", "cb:{probes}"), srv.Do("OBJECT", "ENCODING", "cb:{probes}"))
-	ledger(s.Move(context.Background(), breaker.Move{Name: "fresh", Shape: shape, To: breaker.Open, For: time.Hour}))
+	ledger(s.Move(context.Background(), breaker.StoreMove{Name: "fresh", Shape: shape, To: breaker.Open, For: time.Hour}))
 	t.Logf("open: %d bytes", srv.Do("MEMORY", "USAGE", "cb:{fresh}"))
 }
 
@@ -171,9 +173,9 @@ func BenchmarkReport(b *testing.B) {
 	defer s.Close()
 	for _, size := range []int{1, 10, 100, 500} {
 		b.Run(fmt.Sprintf("pipeline=%d", size), func(b *testing.B) {
-			reports := make([]breaker.Report, size)
+			reports := make([]breaker.StoreReport, size)
 			for i := range reports {
-				reports[i] = breaker.Report{Name: fmt.Sprint("c", i), Node: "n", Shape: shape, Batch: outcomes(5, 1)}
+				reports[i] = breaker.StoreReport{Name: fmt.Sprint("c", i), Node: "n", Shape: shape, Batch: outcomes(5, 1)}
 			}
 			done := 0
 			for b.Loop() {

@@ -60,10 +60,10 @@ func (g *generator) pause() time.Duration {
 }
 
 func (g *generator) operation() any {
-	shape := breaker.Shape{Window: 10 * time.Second, Failures: 4, Reporters: 2, Config: "windowed"}
+	shape := breaker.StoreShape{Window: 10 * time.Second, Failures: 4, Reporters: 2, Config: "windowed"}
 	switch g.IntN(12) {
 	case 0:
-		shape = breaker.Shape{Failures: 3, Config: "plain"}
+		shape = breaker.StoreShape{Failures: 3, Config: "plain"}
 	case 1:
 		shape.Failures = 6 // the same configuration in name
 	}
@@ -74,9 +74,9 @@ func (g *generator) operation() any {
 	for_ := time.Duration(g.IntN(4000)) * time.Millisecond
 	switch k := g.IntN(20); {
 	case k < 11:
-		return breaker.Report{Name: g.name, Node: fmt.Sprint("n", g.IntN(4)), Epoch: epoch, Shape: shape, Batch: g.batch()}
+		return breaker.StoreReport{Name: g.name, Node: fmt.Sprint("n", g.IntN(4)), Epoch: epoch, Shape: shape, Batch: g.batch()}
 	case k < 13:
-		v := breaker.Move{Name: g.name, Shape: shape, From: epoch, To: breaker.State(g.IntN(3)), For: for_, Openings: g.Uint32N(3)}
+		v := breaker.StoreMove{Name: g.name, Shape: shape, From: epoch, To: breaker.State(g.IntN(3)), For: for_, Openings: g.Uint32N(3)}
 		if g.IntN(2) == 0 {
 			v.Run = g.ledger.Run - g.Uint64N(2)
 		}
@@ -84,9 +84,9 @@ func (g *generator) operation() any {
 	case k < 16:
 		g.tokens = append(g.tokens, fmt.Sprint("t", g.IntN(1000)), fmt.Sprint("t", g.IntN(1000)))
 		g.tokens = g.tokens[max(0, len(g.tokens)-6):]
-		return breaker.Acquire{Name: g.name, Shape: shape, Epoch: epoch, Tokens: g.tokens[len(g.tokens)-1-g.IntN(2):], Lease: for_, Limit: g.IntN(3), Openings: g.Uint32N(3)}
+		return breaker.StoreAcquire{Name: g.name, Shape: shape, Epoch: epoch, Tokens: g.tokens[len(g.tokens)-1-g.IntN(2):], Lease: for_, Limit: g.IntN(3), Openings: g.Uint32N(3)}
 	case k < 19 && len(g.tokens) > 0:
-		return breaker.Verdict{
+		return breaker.StoreVerdict{
 			Name: g.name, Shape: shape, Epoch: epoch, Token: g.tokens[g.IntN(len(g.tokens))], Outcome: breaker.Outcome(g.IntN(3)),
 			Threshold: 1 + g.Uint32N(2), For: for_, Openings: g.Uint32N(3),
 		}
@@ -95,7 +95,7 @@ func (g *generator) operation() any {
 }
 
 // batch is outcomes in some order, spread over the time before.
-func (g *generator) batch() (b breaker.Batch) {
+func (g *generator) batch() (b breaker.StoreBatch) {
 	age := time.Duration(g.IntN(3000)) * time.Millisecond
 	if g.IntN(8) == 0 {
 		age *= 5
@@ -103,7 +103,7 @@ func (g *generator) batch() (b breaker.Batch) {
 	var run uint64
 	var ok bool
 	for range g.IntN(6) {
-		c := breaker.Slice{Age: age, Slow: g.Uint64N(2)}
+		c := breaker.StoreSlice{Age: age, Slow: g.Uint64N(2)}
 		switch g.IntN(5) {
 		case 0, 1:
 			c.Successes = 1 + g.Uint64N(3)

@@ -139,9 +139,9 @@ func (c *counter) Resync()                        { c.calls++ }
 func TestNoCallAfterStop(t *testing.T) {
 	c := &counter{}
 	w := &watch{w: c}
-	w.tell(breaker.Watcher.Resync)
+	w.tell(breaker.StoreWatcher.Resync)
 	w.stop()
-	w.tell(breaker.Watcher.Resync)
+	w.tell(breaker.StoreWatcher.Resync)
 	if c.calls != 1 {
 		t.Errorf("%d calls, want 1", c.calls)
 	}

@@ -33,26 +33,26 @@ func one(t *testing.T, s breaker.Store, name string) breaker.Ledger {
 
 func move(t *testing.T, s breaker.Store, name string, from uint64, to breaker.State, d time.Duration) breaker.Ledger {
 	t.Helper()
-	l, err := s.Move(ctx, breaker.Move{Name: name, Shape: shape, From: from, To: to, For: d, Openings: 1})
+	l, err := s.Move(ctx, breaker.StoreMove{Name: name, Shape: shape, From: from, To: to, For: d, Openings: 1})
 	return must(t, l, err)
 }
 
 func acquire(t *testing.T, s breaker.Store, name string, epoch uint64, tokens ...string) breaker.Ledger {
 	t.Helper()
-	l, err := s.Acquire(ctx, breaker.Acquire{Name: name, Shape: shape, Epoch: epoch, Tokens: tokens, Lease: time.Minute, Limit: 3})
+	l, err := s.Acquire(ctx, breaker.StoreAcquire{Name: name, Shape: shape, Epoch: epoch, Tokens: tokens, Lease: time.Minute, Limit: 3})
 	return must(t, l, err)
 }
 
 func settle(t *testing.T, s breaker.Store, name string, epoch uint64, token string, o breaker.Outcome) breaker.Ledger {
 	t.Helper()
-	l, err := s.Settle(ctx, breaker.Verdict{Name: name, Shape: shape, Epoch: epoch, Token: token, Outcome: o, Threshold: 1, For: 15 * time.Second})
+	l, err := s.Settle(ctx, breaker.StoreVerdict{Name: name, Shape: shape, Epoch: epoch, Token: token, Outcome: o, Threshold: 1, For: 15 * time.Second})
 	return must(t, l, err)
 }
 
 // wholeCycle does every operation once, and checks that each is carried out.
 func wholeCycle(t *testing.T, s breaker.Store, name string) {
 	t.Helper()
-	l := report(t, s, breaker.Report{Name: name, Node: "n", Shape: shape, Batch: outcomes(0, 5)})
+	l := report(t, s, breaker.StoreReport{Name: name, Node: "n", Shape: shape, Batch: outcomes(0, 5)})
 	failed := l.Counts.ConsecutiveFailures
 	l = move(t, s, name, l.Epoch, breaker.Open, 0)
 	half := acquire(t, s, name, l.Epoch, "t")
@@ -78,9 +78,9 @@ func TestUnknownScripts(t *testing.T) {
 			func(name string) { settle(t, s, name, 1, "t", breaker.Success) },
 			func(name string) { one(t, s, name) },
 			func(name string) { // a pipeline in which no script is known, with two reports on one circuit
-				reports := make([]breaker.Report, 20)
+				reports := make([]breaker.StoreReport, 20)
 				for j := range reports {
-					reports[j] = breaker.Report{Name: fmt.Sprint(name, "-", j/2), Node: "n", Shape: shape, Batch: outcomes(0, 1)}
+					reports[j] = breaker.StoreReport{Name: fmt.Sprint(name, "-", j/2), Node: "n", Shape: shape, Batch: outcomes(0, 1)}
 				}
 				for j, r := range s.Report(ctx, reports) {
 					if r.Err != nil || r.Ledger.Counts.Failures != uint64(j%2+1) {
@@ -105,9 +105,9 @@ func TestUnknownScriptsOnEveryNode(t *testing.T) {
 	s := open(t, c.Client(t), storeredis.MirrorKeys())
 	w := watch(t, s)
 	for round := range 3 {
-		reports := make([]breaker.Report, 60)
+		reports := make([]breaker.StoreReport, 60)
 		for i := range reports {
-			reports[i] = breaker.Report{Name: fmt.Sprintf("odd {%d} ü", i), Node: "n", Shape: shape, Batch: outcomes(0, 1)}
+			reports[i] = breaker.StoreReport{Name: fmt.Sprintf("odd {%d} ü", i), Node: "n", Shape: shape, Batch: outcomes(0, 1)}
 		}
 		for i, r := range s.Report(ctx, reports) {
 			if r.Err != nil || r.Ledger.Counts.Failures != uint64(round+1) {
@@ -149,7 +149,7 @@ func TestFailover(t *testing.T) {
 		t.Errorf("after the failover %+v, want %+v", got, l)
 	}
 	eventually(t, "a report is taken", func() bool {
-		return s.Report(ctx, []breaker.Report{{Name: "other", Node: "n", Shape: shape, Batch: outcomes(0, 1)}})[0].Err == nil
+		return s.Report(ctx, []breaker.StoreReport{{Name: "other", Node: "n", Shape: shape, Batch: outcomes(0, 1)}})[0].Err == nil
 	})
 	eventually(t, "Resync", func() bool { return w.count() > resyncs })
 	if next := move(t, s, "c", l.Epoch, breaker.Closed, 0); next.Epoch <= l.Epoch {
@@ -203,20 +203,20 @@ func TestUnreadableLedgers(t *testing.T) {
 			"Read":   func() error { return s.Read(ctx, []string{name})[0].Err },
 			"Report": func() error { return reportErr(s, name) },
 			"Move": func() error {
-				_, err := s.Move(ctx, breaker.Move{Name: name, Shape: shape, To: breaker.Closed})
+				_, err := s.Move(ctx, breaker.StoreMove{Name: name, Shape: shape, To: breaker.Closed})
 				return err
 			},
 			"Acquire": func() error {
-				_, err := s.Acquire(ctx, breaker.Acquire{Name: name, Shape: shape, Tokens: []string{"t"}, Lease: 1e9, Limit: 1})
+				_, err := s.Acquire(ctx, breaker.StoreAcquire{Name: name, Shape: shape, Tokens: []string{"t"}, Lease: 1e9, Limit: 1})
 				return err
 			},
 			"Settle": func() error {
-				_, err := s.Settle(ctx, breaker.Verdict{Name: name, Shape: shape, Epoch: 1, Token: "t"})
+				_, err := s.Settle(ctx, breaker.StoreVerdict{Name: name, Shape: shape, Epoch: 1, Token: "t"})
 				return err
 			},
 		} {
 			c.Del(ctx, key)
-			before := report(t, s, breaker.Report{Name: name, Node: "n", Shape: shape, Batch: outcomes(1, 2)})
+			before := report(t, s, breaker.StoreReport{Name: name, Node: "n", Shape: shape, Batch: outcomes(1, 2)})
 			spoil(key)
 			if err := do(); !errors.Is(err, storeredis.ErrCorrupt) {
 				t.Errorf("spoilt %d, %s: %v, want ErrCorrupt", i, op, err)
@@ -234,7 +234,7 @@ func TestUnreadableLedgers(t *testing.T) {
 }
 
 func reportErr(s breaker.Store, name string) error {
-	return s.Report(ctx, []breaker.Report{{Name: name, Node: "n", Shape: shape, Batch: outcomes(1, 1)}})[0].Err
+	return s.Report(ctx, []breaker.StoreReport{{Name: name, Node: "n", Shape: shape, Batch: outcomes(1, 1)}})[0].Err
 }
 
 // Garbage in what only some operations read is found by those.
@@ -243,7 +243,7 @@ func TestUnreadableParts(t *testing.T) {
 	s := open(t, c)
 	for _, field := range []string{"bucket", "f0", "r1"} {
 		c.Del(ctx, "cb:{c}")
-		report(t, s, breaker.Report{Name: "c", Node: "n", Shape: shape, Batch: outcomes(1, 2)})
+		report(t, s, breaker.StoreReport{Name: "c", Node: "n", Shape: shape, Batch: outcomes(1, 2)})
 		fields := []string{field}
 		if field == "bucket" {
 			fields = nil
@@ -274,17 +274,17 @@ func TestUnreadableParts(t *testing.T) {
 // What is as large as can be asked for is not garbage.
 func TestLargestIsReadable(t *testing.T) {
 	s := open(t, client(t))
-	largest := breaker.Shape{Window: math.MaxInt64, Failures: math.MaxInt, Reporters: math.MaxInt, Config: "largest"}
-	report(t, s, breaker.Report{Name: "c", Node: "n", Shape: largest, Batch: outcomes(0, 3)})
-	if l := report(t, s, breaker.Report{Name: "c", Node: "n", Shape: largest, Batch: outcomes(0, 3)}); l.Recent != 6 || l.Reporters != 1 {
+	largest := breaker.StoreShape{Window: math.MaxInt64, Failures: math.MaxInt, Reporters: math.MaxInt, Config: "largest"}
+	report(t, s, breaker.StoreReport{Name: "c", Node: "n", Shape: largest, Batch: outcomes(0, 3)})
+	if l := report(t, s, breaker.StoreReport{Name: "c", Node: "n", Shape: largest, Batch: outcomes(0, 3)}); l.Recent != 6 || l.Reporters != 1 {
 		t.Errorf("counted %+v", l)
 	}
-	l, err := s.Move(ctx, breaker.Move{Name: "c", Shape: largest, From: one(t, s, "c").Epoch, To: breaker.Open, For: math.MaxInt64, Openings: math.MaxUint32})
+	l, err := s.Move(ctx, breaker.StoreMove{Name: "c", Shape: largest, From: one(t, s, "c").Epoch, To: breaker.Open, For: math.MaxInt64, Openings: math.MaxUint32})
 	if got := one(t, s, "c"); err != nil || got.State != breaker.Open || got.Openings != math.MaxUint32 {
 		t.Errorf("opened %+v, %v, read %+v", l, err, got)
 	}
 	half := move(t, s, "c", l.Epoch, breaker.HalfOpen, 0)
-	_, err = s.Acquire(ctx, breaker.Acquire{Name: "c", Shape: largest, Epoch: half.Epoch, Tokens: []string{"t"}, Lease: math.MaxInt64, Limit: math.MaxInt})
+	_, err = s.Acquire(ctx, breaker.StoreAcquire{Name: "c", Shape: largest, Epoch: half.Epoch, Tokens: []string{"t"}, Lease: math.MaxInt64, Limit: math.MaxInt})
 	if got := one(t, s, "c"); err != nil || got.Slots != 1 {
 		t.Errorf("acquired %v, read %+v", err, got)
 	}
@@ -293,7 +293,7 @@ func TestLargestIsReadable(t *testing.T) {
 // A server's clock that is set back by more than a day leaves ledgers behind that no circuit follows. They make way.
 func TestClockSetBackByDays(t *testing.T) {
 	s, _, pass := onOwnTime(t)
-	before := report(t, s, breaker.Report{Name: "c", Node: "n", Shape: shape, Batch: outcomes(0, 1)})
+	before := report(t, s, breaker.StoreReport{Name: "c", Node: "n", Shape: shape, Batch: outcomes(0, 1)})
 	pass(-23 * time.Hour)
 	if l := one(t, s, "c"); l.Epoch != before.Epoch {
 		t.Errorf("set back by less than a day: %+v, before it %+v", l, before)
@@ -302,7 +302,7 @@ func TestClockSetBackByDays(t *testing.T) {
 	if err := s.Read(ctx, []string{"c"})[0].Err; !errors.Is(err, storeredis.ErrCorrupt) {
 		t.Errorf("set back by more: %v", err)
 	}
-	known := breaker.Report{Name: "c", Node: "n", Epoch: before.Epoch, Shape: shape, Batch: outcomes(0, 1)}
+	known := breaker.StoreReport{Name: "c", Node: "n", Epoch: before.Epoch, Shape: shape, Batch: outcomes(0, 1)}
 	if report(t, s, known).Applied || move(t, s, "c", before.Epoch, breaker.Open, time.Minute).Applied || acquire(t, s, "c", before.Epoch, "t").Granted > 0 {
 		t.Error("an epoch that is out of reach has been begun")
 	}
@@ -317,9 +317,9 @@ func TestClockSetBackByDays(t *testing.T) {
 func TestOtherVersions(t *testing.T) {
 	c := client(t)
 	s := open(t, c)
-	l := report(t, s, breaker.Report{Name: "c", Node: "n", Shape: shape, Batch: outcomes(0, 2)})
+	l := report(t, s, breaker.StoreReport{Name: "c", Node: "n", Shape: shape, Batch: outcomes(0, 2)})
 	c.HSet(ctx, "cb:{c}", "newer", "{\"a\":1}", "slots", "?", "run", "1:2:0:something:new", "series", "3:0;x")
-	next := report(t, s, breaker.Report{Name: "c", Node: "n", Epoch: l.Epoch, Shape: shape, Batch: outcomes(0, 1)})
+	next := report(t, s, breaker.StoreReport{Name: "c", Node: "n", Epoch: l.Epoch, Shape: shape, Batch: outcomes(0, 1)})
 	if next.Counts.ConsecutiveFailures != 3 || next.Openings != 3 {
 		t.Errorf("with what is newer: %+v", next)
 	}
@@ -343,11 +343,11 @@ func TestNothingIsSentTwice(t *testing.T) {
 	lossy := redis.NewClient(&redis.Options{Addr: line.addr, MaxRetries: 3, MinRetryBackoff: time.Millisecond})
 	defer lossy.Close()
 	s := open(t, lossy, storeredis.UncheckedClient())
-	r := breaker.Report{Name: "c", Node: "n", Shape: shape, Batch: outcomes(0, 1)}
+	r := breaker.StoreReport{Name: "c", Node: "n", Shape: shape, Batch: outcomes(0, 1)}
 	report(t, s, r)
 	line.lose.Store(true)
 	for range 3 {
-		if reply := s.Report(ctx, []breaker.Report{r})[0]; reply.Err == nil {
+		if reply := s.Report(ctx, []breaker.StoreReport{r})[0]; reply.Err == nil {
 			t.Errorf("the answer was not lost: %+v", reply.Ledger)
 		}
 	}
@@ -411,7 +411,7 @@ func TestKeys(t *testing.T) {
 	}
 	for _, name := range names {
 		c.FlushAll(ctx)
-		l := report(t, s, breaker.Report{Name: name, Node: "n", Shape: shape, Batch: outcomes(0, 1)})
+		l := report(t, s, breaker.StoreReport{Name: name, Node: "n", Shape: shape, Batch: outcomes(0, 1)})
 		move(t, s, name, l.Epoch, breaker.Open, time.Hour)
 		keys := c.Keys(ctx, "*").Val()
 		if len(keys) != 3 {
@@ -436,7 +436,7 @@ func TestKeys(t *testing.T) {
 func TestEveryKeyExpires(t *testing.T) {
 	c := client(t)
 	s := open(t, c, storeredis.MirrorKeys())
-	shapes := []breaker.Shape{shape, {Config: "none"}, {Window: time.Second, Failures: 100, Config: "short"}, {Window: 1 << 62, Config: "long"}}
+	shapes := []breaker.StoreShape{shape, {Config: "none"}, {Window: time.Second, Failures: 100, Config: "short"}, {Window: 1 << 62, Config: "long"}}
 	epochs := make(map[string]uint64)
 	for i := range 2000 {
 		name := fmt.Sprint("c", rand.IntN(20))
@@ -444,13 +444,13 @@ func TestEveryKeyExpires(t *testing.T) {
 		var l breaker.Ledger
 		switch rand.IntN(6) {
 		case 0, 1, 2:
-			l = report(t, s, breaker.Report{Name: name, Node: fmt.Sprint(rand.IntN(9)), Epoch: epochs[name] * uint64(rand.IntN(2)), Shape: sh, Batch: outcomes(rand.Uint64N(3), rand.Uint64N(3))})
+			l = report(t, s, breaker.StoreReport{Name: name, Node: fmt.Sprint(rand.IntN(9)), Epoch: epochs[name] * uint64(rand.IntN(2)), Shape: sh, Batch: outcomes(rand.Uint64N(3), rand.Uint64N(3))})
 		case 3:
-			l, _ = s.Move(ctx, breaker.Move{Name: name, Shape: sh, From: epochs[name], To: breaker.State(rand.IntN(3)), For: rand.N(time.Hour)})
+			l, _ = s.Move(ctx, breaker.StoreMove{Name: name, Shape: sh, From: epochs[name], To: breaker.State(rand.IntN(3)), For: rand.N(time.Hour)})
 		case 4:
-			l, _ = s.Acquire(ctx, breaker.Acquire{Name: name, Shape: sh, Epoch: epochs[name], Tokens: []string{fmt.Sprint(i % 7)}, Lease: rand.N(time.Hour), Limit: 2})
+			l, _ = s.Acquire(ctx, breaker.StoreAcquire{Name: name, Shape: sh, Epoch: epochs[name], Tokens: []string{fmt.Sprint(i % 7)}, Lease: rand.N(time.Hour), Limit: 2})
 		case 5:
-			l, _ = s.Settle(ctx, breaker.Verdict{Name: name, Shape: sh, Epoch: epochs[name], Token: fmt.Sprint(rand.IntN(7)), Outcome: breaker.Outcome(rand.IntN(3)), Threshold: 2, For: rand.N(time.Hour)})
+			l, _ = s.Settle(ctx, breaker.StoreVerdict{Name: name, Shape: sh, Epoch: epochs[name], Token: fmt.Sprint(rand.IntN(7)), Outcome: breaker.Outcome(rand.IntN(3)), Threshold: 2, For: rand.N(time.Hour)})
 		}
 		epochs[name] = max(epochs[name], l.Epoch)
 	}
@@ -474,9 +474,9 @@ func TestTimeToLive(t *testing.T) {
 			t.Errorf("%s lives for %v, want %v", what, got, want)
 		}
 	}
-	report(t, s, breaker.Report{Name: "window", Node: "n", Shape: breaker.Shape{Window: time.Minute}, Batch: outcomes(0, 1)})
+	report(t, s, breaker.StoreReport{Name: "window", Node: "n", Shape: breaker.StoreShape{Window: time.Minute}, Batch: outcomes(0, 1)})
 	near("Closed with a window", "window", time.Hour+time.Minute)
-	report(t, s, breaker.Report{Name: "none", Node: "n", Batch: outcomes(0, 1)})
+	report(t, s, breaker.StoreReport{Name: "none", Node: "n", Batch: outcomes(0, 1)})
 	near("Closed without one", "none", 24*time.Hour)
 	l := move(t, s, "open", 0, breaker.Open, 5*time.Hour)
 	near("Open", "open", 6*time.Hour)
@@ -486,7 +486,7 @@ func TestTimeToLive(t *testing.T) {
 	}
 	near("Open, after a refusal", "open", 2*time.Hour)
 	move(t, s, "half", 0, breaker.HalfOpen, 0)
-	if _, err := s.Acquire(ctx, breaker.Acquire{Name: "half", Shape: shape, Tokens: []string{"t"}, Lease: 3 * time.Hour, Limit: 1}); err != nil {
+	if _, err := s.Acquire(ctx, breaker.StoreAcquire{Name: "half", Shape: shape, Tokens: []string{"t"}, Lease: 3 * time.Hour, Limit: 1}); err != nil {
 		t.Fatal(err)
 	}
 	near("HalfOpen", "half", 4*time.Hour)
@@ -503,10 +503,10 @@ func TestClockSetBack(t *testing.T) {
 	opened := move(t, s, "open", 0, breaker.Open, time.Minute)
 	half := move(t, s, "half", 0, breaker.HalfOpen, 0)
 	acquire(t, s, "half", half.Epoch, "a", "b", "c")
-	window := report(t, s, breaker.Report{Name: "window", Node: "n", Shape: shape, Batch: outcomes(0, 4)})
-	report(t, s, breaker.Report{Name: "shape", Node: "n", Shape: shape, Batch: outcomes(0, 1)})
+	window := report(t, s, breaker.StoreReport{Name: "window", Node: "n", Shape: shape, Batch: outcomes(0, 4)})
+	report(t, s, breaker.StoreReport{Name: "shape", Node: "n", Shape: shape, Batch: outcomes(0, 1)})
 	pass(-time.Hour)
-	other := breaker.Report{Name: "shape", Node: "n", Shape: breaker.Shape{Config: "other"}, Batch: outcomes(0, 1)}
+	other := breaker.StoreReport{Name: "shape", Node: "n", Shape: breaker.StoreShape{Config: "other"}, Batch: outcomes(0, 1)}
 	if !report(t, s, other).Foreign {
 		t.Error("another configuration has taken over at once")
 	}
@@ -518,7 +518,7 @@ func TestClockSetBack(t *testing.T) {
 	if l := acquire(t, s, "half", half.Epoch, "d"); l.Granted != 0 || l.RetryAfter > time.Minute {
 		t.Errorf("a lease after the step: %+v", l)
 	}
-	if l := report(t, s, breaker.Report{Name: "window", Node: "n", Epoch: window.Epoch, Shape: shape, Batch: outcomes(0, 1)}); l.Counts.Failures != 1 || l.Recent != 1 {
+	if l := report(t, s, breaker.StoreReport{Name: "window", Node: "n", Epoch: window.Epoch, Shape: shape, Batch: outcomes(0, 1)}); l.Counts.Failures != 1 || l.Recent != 1 {
 		t.Errorf("the window after the step: %+v", l)
 	}
 	pass(time.Minute)
@@ -560,13 +560,13 @@ func TestMirrorKeys(t *testing.T) {
 			t.Errorf("%s: failures live for %v, want at most %v", when, ttl, atMost)
 		}
 	}
-	l := report(t, s, breaker.Report{Name: name, Node: "n", Shape: shape, Batch: outcomes(0, 4)})
+	l := report(t, s, breaker.StoreReport{Name: name, Node: "n", Shape: shape, Batch: outcomes(0, 4)})
 	want("4 failures", "", "4", time.Minute)
-	report(t, s, breaker.Report{Name: name, Node: "n", Epoch: l.Epoch, Shape: shape, Batch: outcomes(1, 0)})
+	report(t, s, breaker.StoreReport{Name: name, Node: "n", Epoch: l.Epoch, Shape: shape, Batch: outcomes(1, 0)})
 	want("a success", "", "", 0)
-	report(t, s, breaker.Report{Name: name, Node: "n", Epoch: l.Epoch, Shape: shape, Batch: outcomes(1, 2)})
+	report(t, s, breaker.StoreReport{Name: name, Node: "n", Epoch: l.Epoch, Shape: shape, Batch: outcomes(1, 2)})
 	want("a success and 2 failures", "", "2", time.Minute)
-	report(t, s, breaker.Report{Name: name, Node: "n", Epoch: l.Epoch, Shape: shape, Batch: outcomes(0, 3)})
+	report(t, s, breaker.StoreReport{Name: name, Node: "n", Epoch: l.Epoch, Shape: shape, Batch: outcomes(0, 3)})
 	l = move(t, s, name, l.Epoch, breaker.Open, 15*time.Second)
 	want("tripped", "OPEN", "5", time.Minute)
 	l = move(t, s, name, l.Epoch, breaker.HalfOpen, 0)
@@ -586,7 +586,7 @@ func TestMirrorKeys(t *testing.T) {
 	acquire(t, s, name, l.Epoch+10, "d")
 	want("half-open by one who knows more", "", "", 0)
 	c.Del(ctx, "x:{"+name+"}")
-	report(t, s, breaker.Report{Name: name, Node: "n", Batch: outcomes(0, 1)})
+	report(t, s, breaker.StoreReport{Name: name, Node: "n", Batch: outcomes(0, 1)})
 	want("without a window", "", "1", time.Minute)
 	if n := len(c.Keys(ctx, "cb:*").Val()); n > 0 {
 		t.Errorf("%d keys with another prefix", n)
@@ -643,15 +643,18 @@ func timed(t *testing.T, s breaker.Store, ctx context.Context, d time.Duration) 
 	errs := make(map[string]error)
 	for op, do := range map[string]func() error{
 		"Report": func() error {
-			return s.Report(ctx, []breaker.Report{{Name: "c", Node: "n", Batch: outcomes(0, 1)}})[0].Err
+			return s.Report(ctx, []breaker.StoreReport{{Name: "c", Node: "n", Batch: outcomes(0, 1)}})[0].Err
 		},
 		"Read": func() error { return s.Read(ctx, []string{"c"})[0].Err },
-		"Move": func() error { _, err := s.Move(ctx, breaker.Move{Name: "c", To: breaker.Open}); return err },
+		"Move": func() error { _, err := s.Move(ctx, breaker.StoreMove{Name: "c", To: breaker.Open}); return err },
 		"Acquire": func() error {
-			_, err := s.Acquire(ctx, breaker.Acquire{Name: "c", Tokens: []string{"t"}, Lease: 1e9, Limit: 1})
+			_, err := s.Acquire(ctx, breaker.StoreAcquire{Name: "c", Tokens: []string{"t"}, Lease: 1e9, Limit: 1})
 			return err
 		},
-		"Settle": func() error { _, err := s.Settle(ctx, breaker.Verdict{Name: "c", Epoch: 1, Token: "t"}); return err },
+		"Settle": func() error {
+			_, err := s.Settle(ctx, breaker.StoreVerdict{Name: "c", Epoch: 1, Token: "t"})
+			return err
+		},
 	} {
 		begun := time.Now()
 		errs[op] = do()
@@ -725,14 +728,14 @@ func TestProtocols(t *testing.T) {
 // Foreign is about the configuration, not about what it has the ledger keep.
 func TestForeignIsTheConfiguration(t *testing.T) {
 	s := open(t, client(t))
-	report(t, s, breaker.Report{Name: "c", Node: "n", Shape: shape, Batch: outcomes(0, 1)})
+	report(t, s, breaker.StoreReport{Name: "c", Node: "n", Shape: shape, Batch: outcomes(0, 1)})
 	other := shape
 	other.Window = time.Hour
-	if report(t, s, breaker.Report{Name: "c", Node: "n", Shape: other, Batch: outcomes(0, 1)}).Foreign {
+	if report(t, s, breaker.StoreReport{Name: "c", Node: "n", Shape: other, Batch: outcomes(0, 1)}).Foreign {
 		t.Error("foreign with the same configuration")
 	}
 	other.Config = "other"
-	if !report(t, s, breaker.Report{Name: "c", Node: "n", Shape: other, Batch: outcomes(0, 1)}).Foreign {
+	if !report(t, s, breaker.StoreReport{Name: "c", Node: "n", Shape: other, Batch: outcomes(0, 1)}).Foreign {
 		t.Error("not foreign with another configuration")
 	}
 }
@@ -742,13 +745,13 @@ func TestForeignIsTheConfiguration(t *testing.T) {
 func TestRunsAfterALoss(t *testing.T) {
 	c := client(t)
 	s := open(t, c)
-	before := report(t, s, breaker.Report{Name: "c", Node: "n", Shape: shape, Batch: outcomes(0, 5)})
+	before := report(t, s, breaker.StoreReport{Name: "c", Node: "n", Shape: shape, Batch: outcomes(0, 5)})
 	c.FlushAll(ctx)
-	after := report(t, s, breaker.Report{Name: "c", Node: "n", Epoch: before.Epoch, Shape: shape, Batch: outcomes(0, 1)})
+	after := report(t, s, breaker.StoreReport{Name: "c", Node: "n", Epoch: before.Epoch, Shape: shape, Batch: outcomes(0, 1)})
 	if after.Epoch != before.Epoch || after.Run <= before.Run {
 		t.Errorf("after the loss %+v, before it %+v", after, before)
 	}
-	l, err := s.Move(ctx, breaker.Move{Name: "c", Shape: shape, From: before.Epoch, Run: before.Run, To: breaker.Open, For: time.Minute})
+	l, err := s.Move(ctx, breaker.StoreMove{Name: "c", Shape: shape, From: before.Epoch, Run: before.Run, To: breaker.Open, For: time.Minute})
 	if must(t, l, err).Applied {
 		t.Error("a trip on failures that are lost was applied")
 	}
@@ -769,7 +772,7 @@ func TestLateFailures(t *testing.T) {
 	late := func(age time.Duration) breaker.Ledger {
 		b := outcomes(0, 1)
 		b.Slices[0].Age, b.FailureAges[0] = age, age
-		return report(t, s, breaker.Report{Name: "c", Node: "n", Shape: breaker.Shape{Window: 10 * time.Second, Failures: 2}, Batch: b})
+		return report(t, s, breaker.StoreReport{Name: "c", Node: "n", Shape: breaker.StoreShape{Window: 10 * time.Second, Failures: 2}, Batch: b})
 	}
 	late(0)
 	pass(time.Second)
@@ -791,7 +794,7 @@ func TestLastFailureOfACaller(t *testing.T) {
 	s, _, pass := onOwnTime(t)
 	b := outcomes(0, 2)
 	b.Slices[0].Age, b.FailureAges = 9*time.Second, []time.Duration{9 * time.Second, time.Second}
-	report(t, s, breaker.Report{Name: "c", Node: "n", Shape: breaker.Shape{Window: 10 * time.Second, Reporters: 2}, Batch: b})
+	report(t, s, breaker.StoreReport{Name: "c", Node: "n", Shape: breaker.StoreShape{Window: 10 * time.Second, Reporters: 2}, Batch: b})
 	pass(8 * time.Second)
 	if l := one(t, s, "c"); l.Reporters != 1 {
 		t.Errorf("%d callers failed within the window, want 1", l.Reporters)
@@ -808,7 +811,7 @@ func TestRememberedProbesAreBounded(t *testing.T) {
 	epoch := move(t, s, "c", 0, breaker.HalfOpen, 0).Epoch
 	const rounds, each = 30, 50
 	for i := range rounds {
-		a := breaker.Acquire{Name: "c", Shape: shape, Epoch: epoch, Lease: time.Second, Limit: each}
+		a := breaker.StoreAcquire{Name: "c", Shape: shape, Epoch: epoch, Lease: time.Second, Limit: each}
 		for j := range each {
 			a.Tokens = append(a.Tokens, fmt.Sprintf("t%dx%d", i, j))
 		}

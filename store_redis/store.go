@@ -57,7 +57,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 func (s *Store) Timeout() time.Duration { return s.timeout }
 
 // Report adds what circuits have counted, in one pipeline. See [breaker.Store].
-func (s *Store) Report(ctx context.Context, reports []breaker.Report) []breaker.Reply {
+func (s *Store) Report(ctx context.Context, reports []breaker.StoreReport) []breaker.StoreReply {
 	calls := make([]call, len(reports))
 	for i := range reports {
 		calls[i] = s.report(&reports[i])
@@ -66,7 +66,7 @@ func (s *Store) Report(ctx context.Context, reports []breaker.Report) []breaker.
 }
 
 // Move begins a new epoch. See [breaker.Store].
-func (s *Store) Move(ctx context.Context, m breaker.Move) (breaker.Ledger, error) {
+func (s *Store) Move(ctx context.Context, m breaker.StoreMove) (breaker.Ledger, error) {
 	if m.To > breaker.Open {
 		return breaker.Ledger{}, fmt.Errorf("storeredis: Move: there is no %v", m.To)
 	}
@@ -75,7 +75,7 @@ func (s *Store) Move(ctx context.Context, m breaker.Move) (breaker.Ledger, error
 }
 
 // Acquire takes probe slots. See [breaker.Store].
-func (s *Store) Acquire(ctx context.Context, a breaker.Acquire) (breaker.Ledger, error) {
+func (s *Store) Acquire(ctx context.Context, a breaker.StoreAcquire) (breaker.Ledger, error) {
 	c := s.call(acquireScript, a.Name, shapeText(a.Shape), epoch(a.Epoch), micros(a.Lease), max(a.Limit, 0), a.Openings)
 	for _, token := range a.Tokens {
 		c.args = append(c.args, token)
@@ -84,13 +84,13 @@ func (s *Store) Acquire(ctx context.Context, a breaker.Acquire) (breaker.Ledger,
 }
 
 // Settle ends a probe. See [breaker.Store].
-func (s *Store) Settle(ctx context.Context, v breaker.Verdict) (breaker.Ledger, error) {
+func (s *Store) Settle(ctx context.Context, v breaker.StoreVerdict) (breaker.Ledger, error) {
 	return s.one(ctx, s.call(settleScript, v.Name, shapeText(v.Shape),
 		epoch(v.Epoch), v.Token, v.Outcome.String(), v.Threshold, micros(v.For), v.Openings))
 }
 
 // Read reads ledgers, in one pipeline. See [breaker.Store].
-func (s *Store) Read(ctx context.Context, names []string) []breaker.Reply {
+func (s *Store) Read(ctx context.Context, names []string) []breaker.StoreReply {
 	calls := make([]call, len(names))
 	for i, name := range names {
 		calls[i] = s.call(reportScript, name, "", 0, "", 0, 0, 0, 0, 0, 0)
@@ -112,11 +112,11 @@ func (s *Store) one(ctx context.Context, c call) (breaker.Ledger, error) {
 }
 
 // do carries calls out, within the Store's limit of time and until ctx ends, whatever the client does meanwhile.
-func (s *Store) do(ctx context.Context, calls []call) []breaker.Reply {
+func (s *Store) do(ctx context.Context, calls []call) []breaker.StoreReply {
 	if err := s.enter(ctx); err != nil {
 		return failed(len(calls), err)
 	}
-	replies, err := within(ctx, s.timeout, func(ctx context.Context) []breaker.Reply {
+	replies, err := within(ctx, s.timeout, func(ctx context.Context) []breaker.StoreReply {
 		defer s.running.Done()
 		return s.pipeline(ctx, calls)
 	})
@@ -143,8 +143,8 @@ func (s *Store) enter(ctx context.Context) error {
 	return nil
 }
 
-func (s *Store) pipeline(ctx context.Context, calls []call) []breaker.Reply {
-	replies := make([]breaker.Reply, len(calls))
+func (s *Store) pipeline(ctx context.Context, calls []call) []breaker.StoreReply {
+	replies := make([]breaker.StoreReply, len(calls))
 	var sent []call
 	for i, c := range calls {
 		if c.script == nil {
@@ -164,8 +164,8 @@ func (s *Store) pipeline(ctx context.Context, calls []call) []breaker.Reply {
 	return replies
 }
 
-func failed(n int, err error) []breaker.Reply {
-	replies := make([]breaker.Reply, n)
+func failed(n int, err error) []breaker.StoreReply {
+	replies := make([]breaker.StoreReply, n)
 	for i := range replies {
 		replies[i].Err = err
 	}
@@ -176,7 +176,7 @@ func failed(n int, err error) []breaker.Reply {
 func epoch(e uint64) uint64 { return min(e, limit) }
 
 // shapeText is a shape as it is kept.
-func shapeText(s breaker.Shape) string {
+func shapeText(s breaker.StoreShape) string {
 	const mostReporters, mostFailures = 1000, 1e6 // beyond that, no more are told apart and kept
 	b := make([]byte, 0, 48)
 	b = strconv.AppendInt(b, micros(s.Window), 10)
@@ -189,7 +189,7 @@ func shapeText(s breaker.Shape) string {
 }
 
 // report is the call for a report. What contradicts itself in a batch is set right here.
-func (s *Store) report(r *breaker.Report) call {
+func (s *Store) report(r *breaker.StoreReport) call {
 	b := &r.Batch
 	all, last, slices := tally(b.Slices)
 	ages := b.FailureAges
@@ -217,7 +217,7 @@ func (s *Store) report(r *breaker.Report) call {
 
 // tally is the sums of slices, the age of the last that has a failure, and what the script is told of them: nothing where
 // there is nothing to count.
-func tally(slices []breaker.Slice) (all breaker.Slice, last time.Duration, args []any) {
+func tally(slices []breaker.StoreSlice) (all breaker.StoreSlice, last time.Duration, args []any) {
 	args = make([]any, 0, 5*len(slices))
 	for _, c := range slices {
 		ok, failed, ignored, slow := min(c.Successes, limit), min(c.Failures, limit), min(c.Ignored, limit), min(c.Slow, limit)
@@ -228,7 +228,7 @@ func tally(slices []breaker.Slice) (all breaker.Slice, last time.Duration, args 
 		}
 		args = append(args, micros(c.Age), ok, failed, ignored, slow)
 	}
-	if all == (breaker.Slice{}) {
+	if all == (breaker.StoreSlice{}) {
 		return all, 0, nil
 	}
 	return all, last, args

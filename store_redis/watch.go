@@ -26,10 +26,10 @@ const (
 type watch struct {
 	mu      sync.Mutex
 	stopped bool
-	w       breaker.Watcher
+	w       breaker.StoreWatcher
 }
 
-func (w *watch) tell(f func(breaker.Watcher)) {
+func (w *watch) tell(f func(breaker.StoreWatcher)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.stopped {
@@ -46,7 +46,7 @@ func (w *watch) stop() {
 // Watch tells w of changes. See [breaker.Store]. One goroutine and one connection serve all watchers: they are there from
 // the first Watch until the last stop, or Close. Resync is called when that connection has subscribed, the first time and
 // every time after it has been lost. stop waits for a call that is going on, and must not be called from within one.
-func (s *Store) Watch(w breaker.Watcher) (stop func()) {
+func (s *Store) Watch(w breaker.StoreWatcher) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -148,18 +148,18 @@ func (s *Store) receive(ctx context.Context, message any) (subscribed bool) {
 	switch m := message.(type) {
 	case *redis.Subscription:
 		if m.Kind == "subscribe" {
-			s.tell(ctx, breaker.Watcher.Resync)
+			s.tell(ctx, breaker.StoreWatcher.Resync)
 			return true
 		}
 	case *redis.Message:
 		if name, l, ok := parseEvent(m.Payload); ok {
-			s.tell(ctx, func(w breaker.Watcher) { w.Changed(name, l) })
+			s.tell(ctx, func(w breaker.StoreWatcher) { w.Changed(name, l) })
 		}
 	}
 	return false
 }
 
-func (s *Store) tell(ctx context.Context, f func(breaker.Watcher)) {
+func (s *Store) tell(ctx context.Context, f func(breaker.StoreWatcher)) {
 	s.mu.Lock()
 	watches := s.watches
 	s.mu.Unlock()

@@ -97,7 +97,7 @@ func TestWatchRecovers(t *testing.T) {
 			var l breaker.Ledger
 			eventually(t, "an answer after "+what, func() bool {
 				var err error
-				l, err = s.Move(ctx, breaker.Move{Name: name, Shape: shape, To: breaker.Open, For: time.Minute})
+				l, err = s.Move(ctx, breaker.StoreMove{Name: name, Shape: shape, To: breaker.Open, For: time.Minute})
 				return err == nil
 			})
 			eventually(t, "a change after "+what+", or another Resync", func() bool {
@@ -134,7 +134,7 @@ func TestWatchEnds(t *testing.T) {
 // One goroutine listens, however many watchers and circuits there are, and it goes with the last watcher.
 func TestWatchGoroutines(t *testing.T) {
 	s := open(t, client(t))
-	report(t, s, breaker.Report{Name: "c", Node: "n", Shape: shape, Batch: outcomes(0, 1)})
+	report(t, s, breaker.StoreReport{Name: "c", Node: "n", Shape: shape, Batch: outcomes(0, 1)})
 	before := runtime.NumGoroutine()
 	w := watch(t, s)
 	one := runtime.NumGoroutine()

@@ -369,13 +369,13 @@ func (b *bench) scripts(ctx context.Context) error {
 			return err
 		}
 		for i := range 5000 {
-			batch := breaker.Batch{Head: 1, Longest: 1, Trailing: uint64(i % 3)} // a failure, and successes after it
-			batch.Slices = []breaker.Slice{{Successes: batch.Trailing, Failures: 1}}
+			batch := breaker.StoreBatch{Head: 1, Longest: 1, Trailing: uint64(i % 3)} // a failure, and successes after it
+			batch.Slices = []breaker.StoreSlice{{Successes: batch.Trailing, Failures: 1}}
 			if batch.Trailing == 0 {
 				batch.Tail = 1
 			}
-			r := breaker.Report{Name: name, Node: "n", Shape: breaker.Shape{Window: w, Config: "c"}, Batch: batch}
-			if replies := store.Report(ctx, []breaker.Report{r}); replies[0].Err != nil {
+			r := breaker.StoreReport{Name: name, Node: "n", Shape: breaker.StoreShape{Window: w, Config: "c"}, Batch: batch}
+			if replies := store.Report(ctx, []breaker.StoreReport{r}); replies[0].Err != nil {
 				return replies[0].Err
 			}
 		}

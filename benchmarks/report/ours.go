@@ -42,7 +42,7 @@ var ourRows = append([]row{
 	{work: success, name: watched, setup: observed},
 	{work: success, name: bareRun, setup: func() op { return runCalls(ours().Circuit()) }},
 	{work: success, name: withCancel, setup: cancellable},
-	{work: success, name: callHook, setup: hooked(breaker.Hooks{Call: func(context.Context, breaker.Call) {}})},
+	{work: success, name: callHook, setup: hooked(breaker.Hooks{Call: func(context.Context, breaker.CallEvent) {}})},
 	{work: success, name: changeHook, setup: hooked(breaker.Hooks{StateChange: func(breaker.Transition) {}})},
 
 	{work: tenth, name: consecutive, setup: func() op { return doCalls(ours(breaker.WithFailureThreshold(100)), tenth.every) }},

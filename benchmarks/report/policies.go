@@ -46,7 +46,7 @@ const (
 
 var (
 	tripleRetry     = breaker.WithRetry(breaker.MaxRetries(maxRetries))
-	undelayedRetry  = breaker.WithRetry(breaker.MaxRetries(maxRetries), breaker.Constant(0), breaker.NoJitter)
+	undelayedRetry  = breaker.WithRetry(breaker.MaxRetries(maxRetries), breaker.Constant(0), breaker.NoJitter())
 	standInFallback = breaker.WithFallbackValue(standIn)
 )
 

@@ -74,27 +74,27 @@ var operations atomic.Int64
 // askedStore counts its operations. All of them are on the path of the call that causes them, as a Memory has it.
 type askedStore struct{ *store.Memory }
 
-func (s *askedStore) Report(ctx context.Context, reports []breaker.Report) []breaker.Reply {
+func (s *askedStore) Report(ctx context.Context, reports []breaker.StoreReport) []breaker.StoreReply {
 	operations.Add(1)
 	return s.Memory.Report(ctx, reports)
 }
 
-func (s *askedStore) Move(ctx context.Context, m breaker.Move) (breaker.Ledger, error) {
+func (s *askedStore) Move(ctx context.Context, m breaker.StoreMove) (breaker.Ledger, error) {
 	operations.Add(1)
 	return s.Memory.Move(ctx, m)
 }
 
-func (s *askedStore) Acquire(ctx context.Context, a breaker.Acquire) (breaker.Ledger, error) {
+func (s *askedStore) Acquire(ctx context.Context, a breaker.StoreAcquire) (breaker.Ledger, error) {
 	operations.Add(1)
 	return s.Memory.Acquire(ctx, a)
 }
 
-func (s *askedStore) Settle(ctx context.Context, v breaker.Verdict) (breaker.Ledger, error) {
+func (s *askedStore) Settle(ctx context.Context, v breaker.StoreVerdict) (breaker.Ledger, error) {
 	operations.Add(1)
 	return s.Memory.Settle(ctx, v)
 }
 
-func (s *askedStore) Read(ctx context.Context, names []string) []breaker.Reply {
+func (s *askedStore) Read(ctx context.Context, names []string) []breaker.StoreReply {
 	operations.Add(1)
 	return s.Memory.Read(ctx, names)
 }

@@ -45,7 +45,7 @@ func newPayments(clk breaker.Clock, payPrimary, payBackup func(context.Context) 
 		breaker.WithRetry(
 			breaker.MaxRetries(2),
 			breaker.Exponential(100*time.Millisecond, 10*time.Second),
-			breaker.NoJitter), // for a story that is the same every time; keep the jitter otherwise
+			breaker.NoJitter()), // for a story that is the same every time; keep the jitter otherwise
 		breaker.WithFailover("backup-bank", backup.Wrap(payBackup)))...)
 	return primary, backup, err
 }

@@ -60,7 +60,7 @@ func (p policy) process(w *world.World, random func() float64, ask func(context.
 		retry = append(retry, breaker.WithBudget(budget))
 	}
 	if !p.circuit {
-		free, err := breaker.NewRetry(append(retry, breaker.RetryClock(w.Waiting()), breaker.RetryRand(random))...)
+		free, err := breaker.NewRetryPolicy(append(retry, breaker.RetryClock(w.Waiting()), breaker.RetryRand(random))...)
 		return func(ctx context.Context) (string, error) { return breaker.Retry(ctx, free, ask) }, err
 	}
 	b, err := breaker.New[string]("dependency",

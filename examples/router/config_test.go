@@ -76,13 +76,13 @@ func TestFormatsGiveTheSameConfig(t *testing.T) {
 			"toml": "[[trip]]\nconsecutive_failures = 3\n[[trip]]\n[trip.failure_rate]\nrate = 1\nmin_calls = 2\nlast_ms = 1000",
 			"json": `{"trip": [{"consecutive_failures": 3}, {"failure_rate": {"rate": 1, "min_calls": 2, "last_ms": 1000}}]}`,
 		}, func(c *breaker.Config) {
-			c.Trip = []breaker.Trip{breaker.ConsecutiveFailures(3), breaker.FailureRate(1, 2, breaker.Last(time.Second))}
+			c.Trip = []breaker.TripCondition{breaker.ConsecutiveFailures(3), breaker.FailureRate(1, 2, breaker.Last(time.Second))}
 		}},
 		"a list in one line": {map[string]string{
 			"yaml": "trip: [{consecutive_failures: 3}]",
 			"toml": "trip = [{consecutive_failures = 3}]",
 			"json": `{"trip": [{"consecutive_failures": 3}]}`,
-		}, func(c *breaker.Config) { c.Trip = []breaker.Trip{breaker.ConsecutiveFailures(3)} }},
+		}, func(c *breaker.Config) { c.Trip = []breaker.TripCondition{breaker.ConsecutiveFailures(3)} }},
 		"mode": {map[string]string{"yaml": "mode: forced-open", "toml": "mode = 'forced-open'", "json": `{"mode": "forced-open"}`},
 			func(c *breaker.Config) { c.Mode = breaker.ForcedOpen }},
 	} {

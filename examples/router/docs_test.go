@@ -46,7 +46,7 @@ func TestDocumentedExamples(t *testing.T) {
 	want.OpenBackoff = breaker.OpenBackoff{Factor: 2, Max: 5 * time.Minute, Jitter: 0.2}
 	want.OpenHint, want.MaxInFlight = 2*time.Minute, 100
 	want.HealthCheck.Interval, want.HealthCheck.Jitter = 5*time.Second, 2*time.Second
-	want.Trip = []breaker.Trip{
+	want.Trip = []breaker.TripCondition{
 		breaker.ConsecutiveFailures(10),
 		breaker.FailureRate(0.5, 20, breaker.Last(10*time.Second)),
 		breaker.SlowCallRate(2*time.Second, 0.9, 20, breaker.LastCalls(100)),

@@ -26,8 +26,8 @@ var readCases = []testcase{
 					st := s.open()
 					s.ledgers(st.Read(s.ctx, []string{name, empty}))
 					for _, e := range []uint64{0, epoch, epoch + 1} {
-						s.report(name, e, breaker.Batch{})
-						s.report(empty, e, breaker.Batch{Slices: []breaker.Slice{{Age: time.Second}}})
+						s.report(name, e, breaker.StoreBatch{})
+						s.report(empty, e, breaker.StoreBatch{Slices: []breaker.StoreSlice{{Age: time.Second}}})
 					}
 				})
 			}
@@ -51,13 +51,13 @@ var readCases = []testcase{
 		func(s *suite) {
 			const n = 200
 			names := make([]string, n)
-			reports := make([]breaker.Report, 0, 2*n)
+			reports := make([]breaker.StoreReport, 0, 2*n)
 			for i := range names {
 				names[i] = s.name()
-				reports = append(reports, breaker.Report{Name: names[i], Shape: plain, Batch: failures(i%5 + 1)})
+				reports = append(reports, breaker.StoreReport{Name: names[i], Shape: plain, Batch: failures(i%5 + 1)})
 			}
 			for i := range names {
-				reports = append(reports, breaker.Report{Name: names[i], Shape: plain, Batch: failures(1)})
+				reports = append(reports, breaker.StoreReport{Name: names[i], Shape: plain, Batch: failures(1)})
 			}
 			for i, l := range s.reports(s.a, reports...) {
 				s.check(l.Applied, "report %d was not applied", i)
@@ -107,7 +107,7 @@ var reportCases = []testcase{
 			equal(s, "applied without an epoch", l.Applied, true)
 			equal(s, "failures", l.Counts.Failures, 4)
 
-			reset := s.move(breaker.Move{Name: name, From: epoch, To: breaker.Closed})
+			reset := s.move(breaker.StoreMove{Name: name, From: epoch, To: breaker.Closed})
 			s.unchanged(name, "a late report", func() { s.report(name, epoch, outcomes("SFFF")) })
 			equal(s, "failures of the new epoch", reset.Counts.Failures, 0)
 		}},
@@ -128,10 +128,10 @@ var reportCases = []testcase{
 			name := s.name()
 			epoch := s.closed(name)
 			b := outcomes("SSFIIIF")
-			b.Slices = append(b.Slices, breaker.Slice{Successes: 4, Slow: 2})
+			b.Slices = append(b.Slices, breaker.StoreSlice{Successes: 4, Slow: 2})
 			b.Tail, b.Trailing = 0, 4
 			s.report(name, epoch, b)
-			got := s.report(name, epoch, breaker.Batch{Slices: []breaker.Slice{{Ignored: 5, Slow: 1}}}).Counts
+			got := s.report(name, epoch, breaker.StoreBatch{Slices: []breaker.StoreSlice{{Ignored: 5, Slow: 1}}}).Counts
 			want := breaker.Counts{Successes: 7, Failures: 2, Ignored: 8, Slow: 3, ConsecutiveSuccesses: 4}
 			equal(s, "counts", got, want)
 			equal(s, "counts read", s.read(name).Counts, want)
@@ -142,7 +142,7 @@ var reportCases = []testcase{
 			epoch := s.closed(name)
 			for i := range 6 {
 				st := []breaker.Store{s.a, s.b}[i%2]
-				l := s.reports(st, breaker.Report{Name: name, Node: "n", Epoch: epoch, Shape: plain, Batch: failures(1)})[0]
+				l := s.reports(st, breaker.StoreReport{Name: name, Node: "n", Epoch: epoch, Shape: plain, Batch: failures(1)})[0]
 				equal(s, "run", l.Counts.ConsecutiveFailures, uint64(i+1))
 			}
 		}},
@@ -205,7 +205,7 @@ var runCases = []testcase{
 			l := s.report(name, epoch, outcomes("FFSF"))
 			equal(s, "peak", l.Peak, 5)
 			equal(s, "run", l.Counts.ConsecutiveFailures, 1)
-			s.unchanged(name, "a read", func() { s.report(name, epoch, breaker.Batch{}) })
+			s.unchanged(name, "a read", func() { s.report(name, epoch, breaker.StoreBatch{}) })
 		}},
 	{"early successes end no run", "a report of successes that was under way when a run began is about the time before: it must not stop a circuit from opening",
 		func(s *suite) {
@@ -235,7 +235,7 @@ var runCases = []testcase{
 			name := s.name()
 			epoch := s.closed(name)
 			s.report(name, epoch, outcomes("SFFFF"))
-			l := s.move(breaker.Move{Name: name, From: epoch, To: breaker.Closed})
+			l := s.move(breaker.StoreMove{Name: name, From: epoch, To: breaker.Closed})
 			equal(s, "ledger", standing(l), breaker.Ledger{Epoch: l.Epoch, Run: l.Run})
 			l = s.report(name, l.Epoch, failures(1))
 			equal(s, "run", l.Counts.ConsecutiveFailures, 1)
@@ -243,14 +243,14 @@ var runCases = []testcase{
 		}},
 }
 
-func (s *suite) windowed(units int) breaker.Shape {
-	return breaker.Shape{Window: s.units(units), Failures: 8, Reporters: 4, Config: "windowed"}
+func (s *suite) windowed(units int) breaker.StoreShape {
+	return breaker.StoreShape{Window: s.units(units), Failures: 8, Reporters: 4, Config: "windowed"}
 }
 
 // reportAs reports in a shape, from a node.
-func (s *suite) reportAs(name, node string, shape breaker.Shape, b breaker.Batch) breaker.Ledger {
+func (s *suite) reportAs(name, node string, shape breaker.StoreShape, b breaker.StoreBatch) breaker.Ledger {
 	s.Helper()
-	return s.reports(s.b, breaker.Report{Name: name, Node: node, Shape: shape, Batch: b})[0]
+	return s.reports(s.b, breaker.StoreReport{Name: name, Node: node, Shape: shape, Batch: b})[0]
 }
 
 var windowCases = []testcase{
@@ -298,7 +298,7 @@ var windowCases = []testcase{
 		func(s *suite) {
 			name, shape := s.name(), s.windowed(20)
 			b := failuresAt(s.units(1000), s.units(25), s.units(21))
-			b.Slices = append(b.Slices, breaker.Slice{Age: long * 1000, Successes: 3, Slow: 1, Ignored: 2})
+			b.Slices = append(b.Slices, breaker.StoreSlice{Age: long * 1000, Successes: 3, Slow: 1, Ignored: 2})
 			l := s.reportAs(name, "n", shape, b)
 			c := l.Counts
 			equal(s, "sums", breaker.Counts{Successes: c.Successes, Failures: c.Failures, Ignored: c.Ignored, Slow: c.Slow}, breaker.Counts{})
@@ -327,7 +327,7 @@ var windowCases = []testcase{
 	{"without a window everything counts", "failures in a row may be an hour apart",
 		func(s *suite) {
 			name := s.name()
-			shape := breaker.Shape{Failures: 3, Reporters: 2, Config: "whole"}
+			shape := breaker.StoreShape{Failures: 3, Reporters: 2, Config: "whole"}
 			s.reportAs(name, "n", shape, failuresAt(1000*long, long))
 			s.wait(5)
 			l := s.reportAs(name, "m", shape, failures(2))
@@ -341,7 +341,7 @@ var windowCases = []testcase{
 			name, shape := s.name(), s.windowed(40)
 			shape.Reporters = 3
 			slow := s.by(10)
-			report := func(node string, b breaker.Batch) int {
+			report := func(node string, b breaker.StoreBatch) int {
 				s.Helper()
 				return s.reportAs(name, node, shape, b).Reporters
 			}

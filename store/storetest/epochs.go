@@ -15,9 +15,9 @@ var moveCases = []testcase{
 			for _, to := range []breaker.State{breaker.Closed, breaker.HalfOpen, breaker.Open} {
 				for _, from := range []breaker.State{breaker.Closed, breaker.HalfOpen, breaker.Open} {
 					name := s.name()
-					l := s.move(breaker.Move{Name: name, To: from, For: long})
+					l := s.move(breaker.StoreMove{Name: name, To: from, For: long})
 					s.report(name, l.Epoch, failures(2))
-					m := s.move(breaker.Move{Name: name, From: l.Epoch, To: to, For: long, Openings: 3})
+					m := s.move(breaker.StoreMove{Name: name, From: l.Epoch, To: to, For: long, Openings: 3})
 					what := fmt.Sprintf("%v to %v: ", from, to)
 					equal(s, what+"applied", m.Applied, true)
 					s.check(m.Epoch > l.Epoch, "%sepoch %d after %d", what, m.Epoch, l.Epoch)
@@ -33,17 +33,17 @@ var moveCases = []testcase{
 			epoch := s.closed(name)
 			for _, from := range []uint64{0, 1, epoch - 1} {
 				s.unchanged(name, "a stale move", func() {
-					l := s.move(breaker.Move{Name: name, From: from, To: breaker.Open, For: long, Openings: 9})
+					l := s.move(breaker.StoreMove{Name: name, From: from, To: breaker.Open, For: long, Openings: 9})
 					equal(s, "applied", l.Applied, false)
 					equal(s, "what the loser is told", standing(l), standing(s.read(name)))
 				})
 			}
-			won := s.move(breaker.Move{Name: name, From: epoch, To: breaker.Open, For: long})
+			won := s.move(breaker.StoreMove{Name: name, From: epoch, To: breaker.Open, For: long})
 			s.unchanged(name, "the same move again", func() {
-				equal(s, "applied", s.move(breaker.Move{Name: name, From: epoch, To: breaker.Open, For: long}).Applied, false)
+				equal(s, "applied", s.move(breaker.StoreMove{Name: name, From: epoch, To: breaker.Open, For: long}).Applied, false)
 			})
 			ahead := won.Epoch + 1000
-			l := s.move(breaker.Move{Name: name, From: ahead, Run: 99, To: breaker.Closed})
+			l := s.move(breaker.StoreMove{Name: name, From: ahead, Run: 99, To: breaker.Closed})
 			equal(s, "a move from an epoch that was lost", l.Applied, true)
 			s.check(l.Epoch > ahead, "epoch %d after %d", l.Epoch, ahead)
 		}},
@@ -54,26 +54,26 @@ var moveCases = []testcase{
 			run := s.report(name, epoch, failures(5)).Run
 			s.report(name, epoch, outcomes("SFFFFF"))
 			s.unchanged(name, "a move on an ended run", func() {
-				equal(s, "applied", s.move(breaker.Move{Name: name, From: epoch, Run: run, To: breaker.Open, For: long}).Applied, false)
+				equal(s, "applied", s.move(breaker.StoreMove{Name: name, From: epoch, Run: run, To: breaker.Open, For: long}).Applied, false)
 			})
 			now := s.report(name, epoch, failures(1)).Run
 			s.check(now > run, "run %d after %d", now, run)
 			equal(s, "a move on the present run",
-				s.move(breaker.Move{Name: name, From: epoch, Run: now, To: breaker.Open, For: long}).Applied, true)
+				s.move(breaker.StoreMove{Name: name, From: epoch, Run: now, To: breaker.Open, For: long}).Applied, true)
 		}},
 	{"a move that names no run rests on none", "rates and orders by hand hold whatever the run is",
 		func(s *suite) {
 			name := s.name()
 			epoch := s.closed(name)
 			s.report(name, epoch, outcomes("FSFSF"))
-			equal(s, "applied", s.move(breaker.Move{Name: name, From: epoch, To: breaker.Open}).Applied, true)
+			equal(s, "applied", s.move(breaker.StoreMove{Name: name, From: epoch, To: breaker.Open}).Applied, true)
 		}},
 	{"of many moves from one epoch one wins", "fifty processes that see the fifth failure open the circuit once",
 		func(s *suite) {
 			name := s.name()
 			epoch := s.closed(name)
 			won := s.together(50, func(i int, st breaker.Store) (int, error) {
-				l, err := st.Move(s.ctx, breaker.Move{Name: name, Shape: plain, From: epoch, To: breaker.Open, For: long, Openings: uint32(i + 1)})
+				l, err := st.Move(s.ctx, breaker.StoreMove{Name: name, Shape: plain, From: epoch, To: breaker.Open, For: long, Openings: uint32(i + 1)})
 				if l.Applied {
 					return i + 1, err
 				}
@@ -86,7 +86,7 @@ var moveCases = []testcase{
 		func(s *suite) {
 			name := s.name()
 			slow := s.by(10)
-			l := s.move(breaker.Move{Name: name, To: breaker.Open, For: s.units(10)})
+			l := s.move(breaker.StoreMove{Name: name, To: breaker.Open, For: s.units(10)})
 			s.check(l.Remaining > 0 && l.Remaining <= s.units(10), "remaining %v of %v", l.Remaining, s.units(10))
 			s.wait(4)
 			l = s.read(name)
@@ -106,7 +106,7 @@ var acquireCases = []testcase{
 			name := s.name()
 			slow := s.by(8)
 			epoch := s.opened(name, s.units(8))
-			a := breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"a", "b"}, Lease: long, Limit: 1, Openings: 7}
+			a := breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"a", "b"}, Lease: long, Limit: 1, Openings: 7}
 			s.unchanged(name, "asking too early", func() {
 				equal(s, "granted", s.acquire(a).Granted, 0)
 				s.wait(3)
@@ -128,7 +128,7 @@ var acquireCases = []testcase{
 			epoch := s.closed(name)
 			for _, known := range []uint64{0, epoch - 1, epoch} {
 				s.unchanged(name, "asking for a slot", func() {
-					equal(s, "granted", s.acquire(breaker.Acquire{Name: name, Epoch: known, Tokens: []string{"t"}, Lease: long, Limit: 1}).Granted, 0)
+					equal(s, "granted", s.acquire(breaker.StoreAcquire{Name: name, Epoch: known, Tokens: []string{"t"}, Lease: long, Limit: 1}).Granted, 0)
 				})
 			}
 		}},
@@ -136,17 +136,17 @@ var acquireCases = []testcase{
 		func(s *suite) {
 			name := s.name()
 			epoch := s.probing(name, long, 3, "a", "b")
-			l := s.acquire(breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"c", "d", "e"}, Lease: long, Limit: 3})
+			l := s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"c", "d", "e"}, Lease: long, Limit: 3})
 			equal(s, "granted", l.Granted, 1)
 			equal(s, "an epoch has been begun", l.Applied, false)
 			equal(s, "slots", l.Slots, 3)
 			equal(s, "epoch", l.Epoch, epoch)
 			s.check(l.RetryAfter > 0 && l.RetryAfter <= long, "retry after %v", l.RetryAfter)
 			for token, holds := range map[string]bool{"d": false, "e": false, "c": true, "a": true} {
-				v := breaker.Verdict{Name: name, Epoch: epoch, Token: token, Outcome: breaker.Ignored}
+				v := breaker.StoreVerdict{Name: name, Epoch: epoch, Token: token, Outcome: breaker.Ignored}
 				equal(s, token+" holds a slot", s.settle(v).Applied, holds)
 			}
-			l = s.acquire(breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"f", "g", "h"}, Lease: long, Limit: 3})
+			l = s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"f", "g", "h"}, Lease: long, Limit: 3})
 			equal(s, "granted after two were handed back", l.Granted, 2)
 		}},
 	{"asking twice takes one slot", "a request whose answer got lost is sent again",
@@ -154,15 +154,15 @@ var acquireCases = []testcase{
 			name := s.name()
 			epoch := s.probing(name, long, 2, "a")
 			for range 3 {
-				l := s.acquire(breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"a"}, Lease: long, Limit: 2})
+				l := s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"a"}, Lease: long, Limit: 2})
 				equal(s, "granted", l.Granted, 1)
 				equal(s, "slots", l.Slots, 1)
 				equal(s, "epoch", l.Epoch, epoch)
 			}
-			full := s.acquire(breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"b", "a", "c"}, Lease: long, Limit: 1})
+			full := s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"b", "a", "c"}, Lease: long, Limit: 1})
 			equal(s, "granted at the limit", full.Granted, 1)
 			equal(s, "slots at the limit", full.Slots, 1)
-			more := s.acquire(breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"a", "b"}, Lease: long, Limit: 2})
+			more := s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"a", "b"}, Lease: long, Limit: 2})
 			equal(s, "granted, the one it holds included", more.Granted, 2)
 			equal(s, "slots", more.Slots, 2)
 		}},
@@ -172,11 +172,11 @@ var acquireCases = []testcase{
 			slow := s.by(6)
 			epoch := s.probing(name, s.units(6), 1, "a")
 			s.wait(4)
-			again := s.acquire(breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"a"}, Lease: long, Limit: 1})
+			again := s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"a"}, Lease: long, Limit: 1})
 			slow()
 			equal(s, "granted", again.Granted, 1)
 			s.wait(3)
-			l := s.acquire(breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"b"}, Lease: long, Limit: 1})
+			l := s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"b"}, Lease: long, Limit: 1})
 			equal(s, "granted to another", l.Granted, 1)
 		}},
 	{"a refusal changes nothing", "many that are refused must not keep alive what would otherwise end",
@@ -186,7 +186,7 @@ var acquireCases = []testcase{
 			epoch := s.probing(name, s.units(6), 1, "a")
 			refuse := func() {
 				s.Helper()
-				l := s.acquire(breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"x", "y"}, Lease: long, Limit: 1, Openings: 9})
+				l := s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"x", "y"}, Lease: long, Limit: 1, Openings: 9})
 				slow()
 				equal(s, "granted", l.Granted, 0)
 				s.check(l.RetryAfter > 0 && l.RetryAfter <= s.units(6), "retry after %v", l.RetryAfter)
@@ -195,7 +195,7 @@ var acquireCases = []testcase{
 			s.wait(3)
 			equal(s, "slots after the lease", s.read(name).Slots, 0)
 			for _, token := range []string{"x", "y"} {
-				v := breaker.Verdict{Name: name, Epoch: epoch, Token: token, Outcome: breaker.Failure, For: long}
+				v := breaker.StoreVerdict{Name: name, Epoch: epoch, Token: token, Outcome: breaker.Failure, For: long}
 				equal(s, "a refused token is known", s.settle(v).Applied, false)
 			}
 		}},
@@ -203,7 +203,7 @@ var acquireCases = []testcase{
 		func(s *suite) {
 			due, empty := s.name(), s.name()
 			epoch := s.opened(due, 0)
-			for _, a := range []breaker.Acquire{
+			for _, a := range []breaker.StoreAcquire{
 				{Tokens: nil, Lease: long, Limit: 1},
 				{Tokens: []string{"t"}, Lease: long, Limit: 0},
 				{Tokens: []string{"t"}, Lease: long, Limit: -1},
@@ -223,12 +223,12 @@ var acquireCases = []testcase{
 			name := s.name()
 			slow := s.by(5)
 			epoch := s.probing(name, s.units(5), 2, "a", "b")
-			l := s.acquire(breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"c"}, Lease: long, Limit: 2})
+			l := s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"c"}, Lease: long, Limit: 2})
 			slow()
 			equal(s, "granted before", l.Granted, 0)
 			s.check(l.RetryAfter > 0 && l.RetryAfter <= s.units(5), "retry after %v", l.RetryAfter)
 			s.pass(l.RetryAfter + s.unit/10)
-			l = s.acquire(breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"c", "d", "e"}, Lease: long, Limit: 2})
+			l = s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"c", "d", "e"}, Lease: long, Limit: 2})
 			equal(s, "granted after", l.Granted, 2)
 			equal(s, "slots", l.Slots, 2)
 			equal(s, "epoch", l.Epoch, epoch)
@@ -239,7 +239,7 @@ var acquireCases = []testcase{
 			epoch := s.probing(name, s.unit, 1, "a")
 			s.wait(2)
 			s.unchanged(name, "a late copy", func() {
-				l := s.acquire(breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"a"}, Lease: long, Limit: 1})
+				l := s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"a"}, Lease: long, Limit: 1})
 				equal(s, "granted", l.Granted, 0)
 				equal(s, "slots", l.Slots, 0)
 			})
@@ -249,7 +249,7 @@ var acquireCases = []testcase{
 			name := s.name()
 			epoch := s.probing(name, long, 3, "a")
 			for i, known := range []uint64{0, epoch - 1} {
-				l := s.acquire(breaker.Acquire{Name: name, Epoch: known, Tokens: []string{fmt.Sprint("t", i)}, Lease: long, Limit: 3})
+				l := s.acquire(breaker.StoreAcquire{Name: name, Epoch: known, Tokens: []string{fmt.Sprint("t", i)}, Lease: long, Limit: 3})
 				equal(s, "granted", l.Granted, 1)
 				equal(s, "epoch", l.Epoch, epoch)
 			}
@@ -260,7 +260,7 @@ var acquireCases = []testcase{
 				name := s.name()
 				epoch := s.opened(name, 0)
 				granted := s.together(64, func(i int, st breaker.Store) (int, error) {
-					l, err := st.Acquire(s.ctx, breaker.Acquire{Name: name, Shape: plain, Epoch: epoch,
+					l, err := st.Acquire(s.ctx, breaker.StoreAcquire{Name: name, Shape: plain, Epoch: epoch,
 						Tokens: []string{fmt.Sprintf("t%d", i)}, Lease: long, Limit: limit})
 					return l.Granted, err
 				})
@@ -270,8 +270,8 @@ var acquireCases = []testcase{
 		}},
 }
 
-func verdict(name string, epoch uint64, token string, o breaker.Outcome) breaker.Verdict {
-	return breaker.Verdict{Name: name, Epoch: epoch, Token: token, Outcome: o, Threshold: 2, For: long, Openings: 2}
+func verdict(name string, epoch uint64, token string, o breaker.Outcome) breaker.StoreVerdict {
+	return breaker.StoreVerdict{Name: name, Epoch: epoch, Token: token, Outcome: o, Threshold: 2, For: long, Openings: 2}
 }
 
 var settleCases = []testcase{
@@ -312,7 +312,7 @@ var settleCases = []testcase{
 			v := verdict(name, epoch, "b", breaker.Failure)
 			v.For = 0
 			l := s.settle(v)
-			l = s.acquire(breaker.Acquire{Name: name, Epoch: l.Epoch, Tokens: []string{"c"}, Lease: long, Limit: 1})
+			l = s.acquire(breaker.StoreAcquire{Name: name, Epoch: l.Epoch, Tokens: []string{"c"}, Lease: long, Limit: 1})
 			equal(s, "progress", l.Progress, 0)
 			l = s.settle(verdict(name, l.Epoch, "c", breaker.Success))
 			equal(s, "state", l.State, breaker.HalfOpen)
@@ -325,7 +325,7 @@ var settleCases = []testcase{
 			s.settle(verdict(name, epoch, "a", breaker.Success))
 			l := s.settle(verdict(name, epoch, "b", breaker.Ignored))
 			equal(s, "ledger", still(l), breaker.Ledger{Epoch: epoch, State: breaker.HalfOpen, Openings: 1, Progress: 1, Run: l.Run, Applied: true})
-			got := s.acquire(breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"c", "d"}, Lease: long, Limit: 2})
+			got := s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"c", "d"}, Lease: long, Limit: 2})
 			equal(s, "granted", got.Granted, 2)
 		}},
 	{"a threshold of 0 or 1 closes with the first", "one good probe is the least there can be; none would close without any",
@@ -358,9 +358,9 @@ var settleCases = []testcase{
 			v := verdict(name, old, "t", breaker.Failure)
 			v.For = 0
 			l := s.settle(v)
-			epoch := s.acquire(breaker.Acquire{Name: name, Epoch: l.Epoch, Tokens: []string{"t"}, Lease: long, Limit: 1}).Epoch
+			epoch := s.acquire(breaker.StoreAcquire{Name: name, Epoch: l.Epoch, Tokens: []string{"t"}, Lease: long, Limit: 1}).Epoch
 			for _, o := range []breaker.Outcome{breaker.Success, breaker.Failure, breaker.Ignored} {
-				for _, v := range []breaker.Verdict{
+				for _, v := range []breaker.StoreVerdict{
 					verdict(name, old, "t", o), verdict(name, epoch-1, "t", o), verdict(name, epoch+1, "t", o), verdict(name, 0, "t", o),
 					verdict(name, epoch, "u", o), verdict(name, epoch, "", o), verdict(name, epoch, "T", o),
 				} {
@@ -388,7 +388,7 @@ var settleCases = []testcase{
 			equal(s, "slots", s.read(name).Slots, 0)
 			s.unchanged(name, "a late failure", func() { s.settle(verdict(name, epoch, "a", breaker.Failure)) })
 			s.unchanged(name, "a late nothing", func() { s.settle(verdict(name, epoch, "d", breaker.Ignored)) })
-			l := s.acquire(breaker.Acquire{Name: name, Epoch: epoch, Tokens: []string{"x"}, Lease: long, Limit: 1})
+			l := s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"x"}, Lease: long, Limit: 1})
 			equal(s, "granted", l.Granted, 1)
 			l = s.settle(verdict(name, epoch, "b", breaker.Success))
 			equal(s, "applied", l.Applied, true)
@@ -439,19 +439,19 @@ var lifeCases = []testcase{
 			l := s.report(name, epoch, failures(1))
 			equal(s, "run", l.Counts.ConsecutiveFailures, 5)
 			slow := s.by(5)
-			l = s.move(breaker.Move{Name: name, From: epoch, Run: l.Run, To: breaker.Open, For: s.units(5), Openings: 1})
+			l = s.move(breaker.StoreMove{Name: name, From: epoch, Run: l.Run, To: breaker.Open, For: s.units(5), Openings: 1})
 			equal(s, "opened", l.Applied, true)
 			s.unchanged(name, "late outcomes", func() { s.report(name, epoch, outcomes("SSFFFFFF")) })
-			l = s.acquire(breaker.Acquire{Name: name, Epoch: l.Epoch, Tokens: []string{"early"}, Lease: long, Limit: 1})
+			l = s.acquire(breaker.StoreAcquire{Name: name, Epoch: l.Epoch, Tokens: []string{"early"}, Lease: long, Limit: 1})
 			slow()
 			equal(s, "granted early", l.Granted, 0)
 			s.wait(6)
 			equal(s, "a late success has not delayed it", s.read(name).Remaining, 0)
-			l = s.acquire(breaker.Acquire{Name: name, Epoch: l.Epoch, Tokens: []string{"p1"}, Lease: long, Limit: 1})
+			l = s.acquire(breaker.StoreAcquire{Name: name, Epoch: l.Epoch, Tokens: []string{"p1"}, Lease: long, Limit: 1})
 			equal(s, "granted", l.Granted, 1)
 			s.unchanged(name, "late failures while HalfOpen", func() { s.report(name, epoch, failures(6)) })
 			s.settle(verdict(name, l.Epoch, "p1", breaker.Success))
-			l = s.acquire(breaker.Acquire{Name: name, Epoch: l.Epoch, Tokens: []string{"p2"}, Lease: long, Limit: 1})
+			l = s.acquire(breaker.StoreAcquire{Name: name, Epoch: l.Epoch, Tokens: []string{"p2"}, Lease: long, Limit: 1})
 			l = s.settle(verdict(name, l.Epoch, "p2", breaker.Success))
 			equal(s, "state", l.State, breaker.Closed)
 			l = s.report(name, l.Epoch, failures(4))
@@ -461,9 +461,9 @@ var lifeCases = []testcase{
 		func(s *suite) {
 			name, shape := s.name(), s.windowed(2)
 			l := s.reportAs(name, "n", shape, failures(5))
-			l = s.move(breaker.Move{Name: name, Shape: shape, From: l.Epoch, To: breaker.Open, For: s.units(3), Openings: 1})
+			l = s.move(breaker.StoreMove{Name: name, Shape: shape, From: l.Epoch, To: breaker.Open, For: s.units(3), Openings: 1})
 			s.wait(5)
-			l = s.acquire(breaker.Acquire{Name: name, Shape: shape, Epoch: l.Epoch, Tokens: []string{"p"}, Lease: long, Limit: 1})
+			l = s.acquire(breaker.StoreAcquire{Name: name, Shape: shape, Epoch: l.Epoch, Tokens: []string{"p"}, Lease: long, Limit: 1})
 			equal(s, "granted", l.Granted, 1)
 			v := verdict(name, l.Epoch, "p", breaker.Failure)
 			v.Shape = shape
@@ -471,10 +471,10 @@ var lifeCases = []testcase{
 		}},
 	{"a ledger outlives what it describes", "an entry that expires reads as Closed: in the middle of an open period, or beside a running probe",
 		func(s *suite) {
-			open, half, shape := s.name(), s.name(), breaker.Shape{Window: s.unit / 10, Config: "short"}
-			o := s.move(breaker.Move{Name: open, Shape: shape, To: breaker.Open, For: long})
-			h := s.move(breaker.Move{Name: half, Shape: shape, To: breaker.Open})
-			h = s.acquire(breaker.Acquire{Name: half, Shape: shape, Epoch: h.Epoch, Tokens: []string{"t"}, Lease: long, Limit: 1})
+			open, half, shape := s.name(), s.name(), breaker.StoreShape{Window: s.unit / 10, Config: "short"}
+			o := s.move(breaker.StoreMove{Name: open, Shape: shape, To: breaker.Open, For: long})
+			h := s.move(breaker.StoreMove{Name: half, Shape: shape, To: breaker.Open})
+			h = s.acquire(breaker.StoreAcquire{Name: half, Shape: shape, Epoch: h.Epoch, Tokens: []string{"t"}, Lease: long, Limit: 1})
 			s.wait(10)
 			l := s.read(open)
 			equal(s, "open", standing(l), standing(o))
@@ -491,11 +491,11 @@ var lifeCases = []testcase{
 					token := fmt.Sprintf("t%dx%d", i, n)
 					switch (i + n) % 5 {
 					case 0:
-						l = st.Report(s.ctx, []breaker.Report{{Name: name, Epoch: l.Epoch, Shape: plain, Batch: failures(1)}})[0].Ledger
+						l = st.Report(s.ctx, []breaker.StoreReport{{Name: name, Epoch: l.Epoch, Shape: plain, Batch: failures(1)}})[0].Ledger
 					case 1:
-						l, err = st.Move(s.ctx, breaker.Move{Name: name, Shape: plain, From: l.Epoch, To: breaker.State(i % 3)})
+						l, err = st.Move(s.ctx, breaker.StoreMove{Name: name, Shape: plain, From: l.Epoch, To: breaker.State(i % 3)})
 					case 2:
-						l, err = st.Acquire(s.ctx, breaker.Acquire{Name: name, Shape: plain, Epoch: l.Epoch, Tokens: []string{token}, Lease: time.Minute, Limit: 2})
+						l, err = st.Acquire(s.ctx, breaker.StoreAcquire{Name: name, Shape: plain, Epoch: l.Epoch, Tokens: []string{token}, Lease: time.Minute, Limit: 2})
 						if l.Granted > 0 {
 							seen[i] = append(seen[i], l)
 							v := verdict(name, l.Epoch, token, breaker.Outcome(n%3))
@@ -531,7 +531,7 @@ var lostCases = []testcase{
 	{"a lost ledger is brought back by a move", "Stores lose what they hold: by a restart, eviction or failover; no epoch may be used twice even so",
 		func(s *suite) {
 			s.lost(func(name string, known breaker.Ledger) {
-				l := s.move(breaker.Move{Name: name, From: known.Epoch, Run: known.Run, To: breaker.Open, For: long, Openings: 4})
+				l := s.move(breaker.StoreMove{Name: name, From: known.Epoch, Run: known.Run, To: breaker.Open, For: long, Openings: 4})
 				equal(s, "applied", l.Applied, true)
 				s.check(l.Epoch > known.Epoch, "epoch %d after %d", l.Epoch, known.Epoch)
 				equal(s, "state", l.State, breaker.Open)
@@ -541,7 +541,7 @@ var lostCases = []testcase{
 	{"a lost ledger is brought back by a probe", "a lost Open or HalfOpen is not Closed: one probe of the fleet has to pass first",
 		func(s *suite) {
 			s.lost(func(name string, known breaker.Ledger) {
-				a := breaker.Acquire{Name: name, Epoch: known.Epoch, Tokens: []string{"n1", "n2"}, Lease: long, Limit: 1, Openings: 6}
+				a := breaker.StoreAcquire{Name: name, Epoch: known.Epoch, Tokens: []string{"n1", "n2"}, Lease: long, Limit: 1, Openings: 6}
 				l := s.acquire(a)
 				equal(s, "granted", l.Granted, 1)
 				s.check(l.Epoch > known.Epoch, "epoch %d after %d", l.Epoch, known.Epoch)
@@ -554,7 +554,7 @@ var lostCases = []testcase{
 				s.unchanged(name, "what is left of before", func() {
 					s.settle(verdict(name, known.Epoch, "t", breaker.Failure))
 					s.report(name, known.Epoch, failures(5))
-					s.move(breaker.Move{Name: name, From: known.Epoch, To: breaker.Open, For: long})
+					s.move(breaker.StoreMove{Name: name, From: known.Epoch, To: breaker.Open, For: long})
 				})
 			})
 		}},
@@ -581,12 +581,12 @@ var lostCases = []testcase{
 		func(s *suite) {
 			for _, state := range []breaker.State{breaker.Closed, breaker.HalfOpen, breaker.Open} {
 				name := s.name()
-				epoch := s.move(breaker.Move{Name: name, To: state, For: long, Openings: 1}).Epoch
+				epoch := s.move(breaker.StoreMove{Name: name, To: state, For: long, Openings: 1}).Epoch
 				ahead := epoch + 100_000
 				s.unchanged(name, "a report from ahead", func() {
 					equal(s, "applied", s.report(name, ahead, failures(1)).Applied, false)
 				})
-				l := s.acquire(breaker.Acquire{Name: name, Epoch: ahead, Tokens: []string{"t"}, Lease: long, Limit: 1, Openings: 5})
+				l := s.acquire(breaker.StoreAcquire{Name: name, Epoch: ahead, Tokens: []string{"t"}, Lease: long, Limit: 1, Openings: 5})
 				equal(s, "granted", l.Granted, 1)
 				s.check(l.Epoch > ahead, "epoch %d after %d", l.Epoch, ahead)
 				equal(s, "state", l.State, breaker.HalfOpen)

@@ -26,13 +26,13 @@ func (c Call) Name() string { return nameOf(c.Op) }
 
 func nameOf(op any) string {
 	switch op := op.(type) {
-	case breaker.Report:
+	case breaker.StoreReport:
 		return op.Name
-	case breaker.Move:
+	case breaker.StoreMove:
 		return op.Name
-	case breaker.Acquire:
+	case breaker.StoreAcquire:
 		return op.Name
-	case breaker.Verdict:
+	case breaker.StoreVerdict:
 		return op.Name
 	case Read:
 		return string(op)
@@ -42,15 +42,15 @@ func nameOf(op any) string {
 
 // Do carries out an operation of the kinds that [Model.Do] lists on a Store.
 func Do(ctx context.Context, st breaker.Store, op any) (breaker.Ledger, error) {
-	var replies []breaker.Reply
+	var replies []breaker.StoreReply
 	switch op := op.(type) {
-	case breaker.Report:
-		replies = st.Report(ctx, []breaker.Report{op})
-	case breaker.Move:
+	case breaker.StoreReport:
+		replies = st.Report(ctx, []breaker.StoreReport{op})
+	case breaker.StoreMove:
 		return st.Move(ctx, op)
-	case breaker.Acquire:
+	case breaker.StoreAcquire:
 		return st.Acquire(ctx, op)
-	case breaker.Verdict:
+	case breaker.StoreVerdict:
 		return st.Settle(ctx, op)
 	case Read:
 		replies = st.Read(ctx, []string{string(op)})
@@ -112,7 +112,7 @@ type probeToken struct {
 	token string
 }
 
-var historyShapes = []breaker.Shape{
+var historyShapes = []breaker.StoreShape{
 	{Window: 1000 * time.Hour, Failures: 3, Reporters: 2, Config: "windowed"},
 	{Failures: 4, Config: "plain"},
 }
@@ -133,9 +133,9 @@ func (c *client) operation(name string) any {
 		letters := []string{"F", "FF", "S", "SF", "FSF", "FFSSS", "I", ""}
 		b := outcomes(letters[c.random.IntN(len(letters))])
 		b.Early = c.random.IntN(8) == 0
-		return breaker.Report{Name: name, Node: fmt.Sprint("n", c.id), Epoch: epoch, Shape: shape, Batch: b}
+		return breaker.StoreReport{Name: name, Node: fmt.Sprint("n", c.id), Epoch: epoch, Shape: shape, Batch: b}
 	case k < 6:
-		m := breaker.Move{Name: name, Shape: shape, From: epoch, To: breaker.State(c.random.IntN(3)), Openings: c.random.Uint32N(9)}
+		m := breaker.StoreMove{Name: name, Shape: shape, From: epoch, To: breaker.State(c.random.IntN(3)), Openings: c.random.Uint32N(9)}
 		if l.State == breaker.Closed && c.random.IntN(2) == 0 {
 			m.Run = l.Run
 		}
@@ -144,7 +144,7 @@ func (c *client) operation(name string) any {
 		}
 		return m
 	case k < 8:
-		a := breaker.Acquire{Name: name, Shape: shape, Epoch: epoch, Lease: 1000 * time.Hour, Limit: 2, Openings: 1}
+		a := breaker.StoreAcquire{Name: name, Shape: shape, Epoch: epoch, Lease: 1000 * time.Hour, Limit: 2, Openings: 1}
 		for i := range 1 + c.random.IntN(2) {
 			a.Tokens = append(a.Tokens, fmt.Sprintf("c%dn%dt%d", c.id, c.n, i))
 		}
@@ -156,13 +156,13 @@ func (c *client) operation(name string) any {
 }
 
 // verdict settles a probe, and now and then one that is settled already.
-func (c *client) verdict(shape breaker.Shape) breaker.Verdict {
+func (c *client) verdict(shape breaker.StoreShape) breaker.StoreVerdict {
 	i := c.random.IntN(len(c.tokens))
 	t := c.tokens[i]
 	if c.random.IntN(5) > 0 {
 		c.tokens = slices.Delete(c.tokens, i, i+1)
 	}
-	return breaker.Verdict{
+	return breaker.StoreVerdict{
 		Name: t.name, Shape: shape, Epoch: t.epoch, Token: t.token, Outcome: breaker.Outcome(c.random.IntN(3)),
 		Threshold: 2, Openings: c.random.Uint32N(9),
 	}
@@ -173,7 +173,7 @@ func (c *client) learn(call Call) {
 		return
 	}
 	c.known[call.Name()] = call.Ledger
-	if a, ok := call.Op.(breaker.Acquire); ok && call.Ledger.Granted > 0 {
+	if a, ok := call.Op.(breaker.StoreAcquire); ok && call.Ledger.Granted > 0 {
 		for _, token := range a.Tokens {
 			c.tokens = append(c.tokens, probeToken{a.Name, call.Ledger.Epoch, token})
 		}

@@ -20,7 +20,7 @@ type Model struct {
 	since    time.Duration
 	until    time.Duration
 	openings uint32
-	shape    breaker.Shape
+	shape    breaker.StoreShape
 	shapeAt  time.Duration // when it was last written in that shape
 
 	tallies   map[time.Duration]tally // by when it happened
@@ -72,7 +72,7 @@ func (m Model) clone() Model {
 	return m
 }
 
-// Do carries out an operation: a [breaker.Report], [breaker.Move], [breaker.Acquire], [breaker.Verdict] or [Read]. It
+// Do carries out an operation: a [breaker.StoreReport], [breaker.StoreMove], [breaker.StoreAcquire], [breaker.StoreVerdict] or [Read]. It
 // returns the ledger as it then is, and what a Store returns.
 func (m Model) Do(op any, at Moment) (Model, breaker.Ledger) {
 	if m.epoch > 0 && at.At >= m.expires {
@@ -81,15 +81,15 @@ func (m Model) Do(op any, at Moment) (Model, breaker.Ledger) {
 	n := m.clone()
 	var done breaker.Ledger
 	changed := false
-	var shape *breaker.Shape
+	var shape *breaker.StoreShape
 	switch op := op.(type) {
-	case breaker.Report:
+	case breaker.StoreReport:
 		changed, shape = n.report(op, at, &done), &op.Shape
-	case breaker.Move:
+	case breaker.StoreMove:
 		changed, shape = n.move(op, at, &done), &op.Shape
-	case breaker.Acquire:
+	case breaker.StoreAcquire:
 		changed, shape = n.acquire(op, at, &done), &op.Shape
-	case breaker.Verdict:
+	case breaker.StoreVerdict:
 		changed, shape = n.settle(op, at, &done), &op.Shape
 	case Read:
 	default:
@@ -212,13 +212,13 @@ func (m Model) next(known uint64, at Moment) uint64 {
 	return n + 1
 }
 
-func (m *Model) begin(epoch uint64, state breaker.State, shape breaker.Shape, openings uint32, at Moment) {
+func (m *Model) begin(epoch uint64, state breaker.State, shape breaker.StoreShape, openings uint32, at Moment) {
 	*m = NewModel()
 	m.epoch, m.state, m.shape, m.openings = epoch, state, tidy(shape), openings
 	m.since, m.shapeAt = at.At, at.At
 }
 
-func (m *Model) report(r breaker.Report, at Moment, done *breaker.Ledger) (changed bool) {
+func (m *Model) report(r breaker.StoreReport, at Moment, done *breaker.Ledger) (changed bool) {
 	var all tally
 	for _, s := range r.Batch.Slices {
 		all = all.plus(s)
@@ -242,18 +242,18 @@ func (m *Model) report(r breaker.Report, at Moment, done *breaker.Ledger) (chang
 	return true
 }
 
-func (t tally) plus(s breaker.Slice) tally {
+func (t tally) plus(s breaker.StoreSlice) tally {
 	return tally{plus(t.successes, s.Successes), plus(t.failures, s.Failures), plus(t.ignored, s.Ignored), plus(t.slow, s.Slow)}
 }
 
 // tidy is a shape without what is below 0.
-func tidy(s breaker.Shape) breaker.Shape {
+func tidy(s breaker.StoreShape) breaker.StoreShape {
 	s.Window, s.Failures, s.Reporters = max(0, s.Window), max(0, s.Failures), max(0, s.Reporters)
 	return s
 }
 
 // reshape lets another shape take over from one that is not in use any more.
-func (m *Model) reshape(s breaker.Shape, at Moment) {
+func (m *Model) reshape(s breaker.StoreShape, at Moment) {
 	s = tidy(s)
 	if s == m.shape {
 		m.shapeAt = at.At
@@ -270,7 +270,7 @@ func (m *Model) reshape(s breaker.Shape, at Moment) {
 	}
 }
 
-func (m *Model) count(r breaker.Report, all tally, at Moment, done *breaker.Ledger) {
+func (m *Model) count(r breaker.StoreReport, all tally, at Moment, done *breaker.Ledger) {
 	b := r.Batch
 	for _, s := range b.Slices {
 		when := before(at.At, s.Age)
@@ -302,7 +302,7 @@ func (m *Model) count(r breaker.Report, all tally, at Moment, done *breaker.Ledg
 }
 
 // remember keeps when the failures were: those at the end of the batch belong to the present run.
-func (m *Model) remember(r breaker.Report, failures, tail, run uint64, at Moment) {
+func (m *Model) remember(r breaker.StoreReport, failures, tail, run uint64, at Moment) {
 	ages := r.Batch.FailureAges
 	for uint64(len(ages)) > failures {
 		ages = ages[1:]
@@ -340,7 +340,7 @@ func (m *Model) remember(r breaker.Report, failures, tail, run uint64, at Moment
 	}
 }
 
-func (m *Model) move(v breaker.Move, at Moment, done *breaker.Ledger) (changed bool) {
+func (m *Model) move(v breaker.StoreMove, at Moment, done *breaker.Ledger) (changed bool) {
 	epoch := m.next(v.From, at)
 	if m.epoch > v.From || epoch == 0 || v.To > breaker.Open {
 		return false
@@ -356,7 +356,7 @@ func (m *Model) move(v breaker.Move, at Moment, done *breaker.Ledger) (changed b
 	return true
 }
 
-func (m *Model) acquire(a breaker.Acquire, at Moment, done *breaker.Ledger) (changed bool) {
+func (m *Model) acquire(a breaker.StoreAcquire, at Moment, done *breaker.Ledger) (changed bool) {
 	lost := m.epoch == 0 || m.epoch < a.Epoch
 	if lost || m.state == breaker.Open && at.At >= m.until {
 		epoch := m.next(a.Epoch, at)
@@ -403,7 +403,7 @@ func (m Model) live(at Moment) (n int) {
 	return n
 }
 
-func (m *Model) settle(v breaker.Verdict, at Moment, done *breaker.Ledger) (changed bool) {
+func (m *Model) settle(v breaker.StoreVerdict, at Moment, done *breaker.Ledger) (changed bool) {
 	lease, known := m.leases[v.Token]
 	if m.state != breaker.HalfOpen || m.epoch != v.Epoch || !known {
 		return false

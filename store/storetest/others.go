@@ -94,14 +94,14 @@ var nameCases = []testcase{
 			}
 			name := s.name()
 			epoch := s.closed(name)
-			r := s.a.Report(s.ctx, []breaker.Report{{Shape: plain, Batch: failures(1)}, {Name: name, Epoch: epoch, Shape: plain, Batch: failures(1)}})
+			r := s.a.Report(s.ctx, []breaker.StoreReport{{Shape: plain, Batch: failures(1)}, {Name: name, Epoch: epoch, Shape: plain, Batch: failures(1)}})
 			s.check(len(r) == 2 && r[0].Err != nil && r[1].Err == nil && r[1].Ledger.Applied, "an empty name beside another: %+v", r)
 		}},
 }
 
 var (
-	first  = breaker.Shape{Window: time.Hour, Failures: 3, Reporters: 2, Config: "first"}
-	second = breaker.Shape{Window: 2 * time.Hour, Failures: 5, Reporters: 4, Config: "second"}
+	first  = breaker.StoreShape{Window: time.Hour, Failures: 3, Reporters: 2, Config: "first"}
+	second = breaker.StoreShape{Window: 2 * time.Hour, Failures: 5, Reporters: 4, Config: "second"}
 )
 
 var shapeCases = []testcase{
@@ -110,21 +110,21 @@ var shapeCases = []testcase{
 			name := s.name()
 			equal(s, "the first writer", s.reportAs(name, "a", first, failures(1)).Foreign, false)
 			equal(s, "another", s.reportAs(name, "b", second, failures(1)).Foreign, true)
-			equal(s, "another that only reads", s.reportAs(name, "b", second, breaker.Batch{}).Foreign, true)
-			equal(s, "the first", s.reportAs(name, "a", first, breaker.Batch{}).Foreign, false)
+			equal(s, "another that only reads", s.reportAs(name, "b", second, breaker.StoreBatch{}).Foreign, true)
+			equal(s, "the first", s.reportAs(name, "a", first, breaker.StoreBatch{}).Foreign, false)
 			equal(s, "one without a configuration", s.read(name).Foreign, false)
-			l := s.move(breaker.Move{Name: name, Shape: second, From: 1, To: breaker.Open})
+			l := s.move(breaker.StoreMove{Name: name, Shape: second, From: 1, To: breaker.Open})
 			equal(s, "another whose move is stale", l.Foreign && !l.Applied, true)
-			l = s.acquire(breaker.Acquire{Name: name, Shape: second, Tokens: []string{"t"}, Lease: long, Limit: 1})
+			l = s.acquire(breaker.StoreAcquire{Name: name, Shape: second, Tokens: []string{"t"}, Lease: long, Limit: 1})
 			equal(s, "another that asks for a slot", l.Foreign, true)
-			equal(s, "another that settles", s.settle(breaker.Verdict{Name: name, Shape: second, Epoch: l.Epoch, Token: "t"}).Foreign, true)
-			equal(s, "on an empty ledger", s.reportAs(s.name(), "b", second, breaker.Batch{}).Foreign, false)
+			equal(s, "another that settles", s.settle(breaker.StoreVerdict{Name: name, Shape: second, Epoch: l.Epoch, Token: "t"}).Foreign, true)
+			equal(s, "on an empty ledger", s.reportAs(s.name(), "b", second, breaker.StoreBatch{}).Foreign, false)
 		}},
 	{"two configurations in use do not take turns", "if each cleared the counts of the other, neither would ever trip",
 		func(s *suite) {
 			name := s.name()
 			for i := range 10 {
-				shape := []breaker.Shape{first, second}[i%2]
+				shape := []breaker.StoreShape{first, second}[i%2]
 				l := s.reportAs(name, "n", shape, failures(1))
 				equal(s, "applied", l.Applied, true)
 				equal(s, "failures", l.Counts.Failures, uint64(i+1))
@@ -138,7 +138,7 @@ var shapeCases = []testcase{
 		func(s *suite) {
 			name := s.name()
 			l := s.reportAs(name, "n", first, failures(1))
-			l = s.move(breaker.Move{Name: name, Shape: second, From: l.Epoch, To: breaker.Closed})
+			l = s.move(breaker.StoreMove{Name: name, Shape: second, From: l.Epoch, To: breaker.Closed})
 			equal(s, "foreign to its maker", l.Foreign, false)
 			equal(s, "foreign to the one before", s.reportAs(name, "n", first, failures(4)).Foreign, true)
 			equal(s, "failures kept", s.read(name).Recent, 4)
@@ -148,14 +148,14 @@ var shapeCases = []testcase{
 			l = s.settle(v)
 			equal(s, "state", l.State, breaker.Closed)
 			equal(s, "foreign to who closed", l.Foreign, false)
-			equal(s, "foreign to who probed", s.reportAs(v.Name, "n", plain, breaker.Batch{}).Foreign, true)
+			equal(s, "foreign to who probed", s.reportAs(v.Name, "n", plain, breaker.StoreBatch{}).Foreign, true)
 		}},
 	{"a configuration that is in use no more gives way", "after a reload the old layout must not stay for ever",
 		func(s *suite) {
 			if s.f.Advance == nil {
 				s.Skip("takes too long without Fixture.Advance")
 			}
-			old := breaker.Shape{Window: 2 * time.Minute, Failures: 3, Config: "old"}
+			old := breaker.StoreShape{Window: 2 * time.Minute, Failures: 3, Config: "old"}
 			name := s.name()
 			run := s.reportAs(name, "n", old, failures(2)).Run
 			s.pass(119 * time.Second)
@@ -171,7 +171,7 @@ var shapeCases = []testcase{
 			s.check(l.Run > run, "run %d after %d: a move that rests on what was cleared would win", l.Run, run)
 			equal(s, "the old one", s.reportAs(name, "n", old, failures(1)).Foreign, true)
 
-			brief, name := breaker.Shape{Window: time.Second, Config: "brief"}, s.name()
+			brief, name := breaker.StoreShape{Window: time.Second, Config: "brief"}, s.name()
 			s.reportAs(name, "n", brief, failures(1))
 			s.pass(59 * time.Second)
 			equal(s, "within a minute", s.reportAs(name, "n", second, failures(1)).Foreign, true)
@@ -237,7 +237,7 @@ func (s *suite) ready(w *watcher) {
 	epoch := uint64(0)
 	s.eventually("a first Changed", func() bool {
 		if epoch == 0 || !w.has(name, epoch) {
-			epoch = s.move(breaker.Move{Name: name, From: epoch, To: breaker.Closed}).Epoch
+			epoch = s.move(breaker.StoreMove{Name: name, From: epoch, To: breaker.Closed}).Epoch
 			for range 20 {
 				if w.has(name, epoch) {
 					break
@@ -278,10 +278,10 @@ var watchCases = []testcase{
 			s.report(name, l.Epoch, successes(1))
 			s.tells("a run that begins anew", name, now, watchers, func() { l = s.report(name, l.Epoch, failures(3)) })
 			s.tells("a move", name, now, watchers, func() {
-				l = s.move(breaker.Move{Name: name, From: l.Epoch, To: breaker.Open, Openings: 1})
+				l = s.move(breaker.StoreMove{Name: name, From: l.Epoch, To: breaker.Open, Openings: 1})
 			})
 			s.tells("an open period that has ended", name, now, watchers, func() {
-				l = s.acquire(breaker.Acquire{Name: name, Epoch: l.Epoch, Tokens: []string{"a", "b", "c"}, Lease: long, Limit: 3})
+				l = s.acquire(breaker.StoreAcquire{Name: name, Epoch: l.Epoch, Tokens: []string{"a", "b", "c"}, Lease: long, Limit: 3})
 			})
 			s.tells("a slot handed back", name, now, watchers, func() { l = s.settle(verdict(name, l.Epoch, "a", breaker.Ignored)) })
 			s.tells("a slot handed back with a success", name, now, watchers, func() { l = s.settle(verdict(name, l.Epoch, "b", breaker.Success)) })
@@ -314,7 +314,7 @@ var watchCases = []testcase{
 					default:
 					}
 					var l breaker.Ledger
-					l, err = s.b.Move(s.ctx, breaker.Move{Name: name, Shape: plain, From: e, To: breaker.Closed})
+					l, err = s.b.Move(s.ctx, breaker.StoreMove{Name: name, Shape: plain, From: e, To: breaker.Closed})
 					e = l.Epoch
 					moves.Add(1)
 				}
@@ -353,7 +353,7 @@ var watchCases = []testcase{
 			name := s.name()
 			var l breaker.Ledger
 			for range 50 {
-				l = s.move(breaker.Move{Name: name, From: l.Epoch, To: breaker.Closed})
+				l = s.move(breaker.StoreMove{Name: name, From: l.Epoch, To: breaker.Closed})
 			}
 			s.eventually("the last change, or Resync", func() bool {
 				w.mu.Lock()
@@ -367,7 +367,7 @@ var watchCases = []testcase{
 // everyOperation calls each operation once and returns its errors by name.
 func everyOperation(ctx context.Context, st breaker.Store, name string) map[string]error {
 	errs := make(map[string]error)
-	replies := st.Report(ctx, []breaker.Report{{Name: name, Shape: plain, Batch: failures(1)}})
+	replies := st.Report(ctx, []breaker.StoreReport{{Name: name, Shape: plain, Batch: failures(1)}})
 	errs["Report"] = errReplies
 	if len(replies) == 1 {
 		errs["Report"] = replies[0].Err
@@ -377,9 +377,9 @@ func everyOperation(ctx context.Context, st breaker.Store, name string) map[stri
 	if len(replies) == 1 {
 		errs["Read"] = replies[0].Err
 	}
-	_, errs["Move"] = st.Move(ctx, breaker.Move{Name: name, Shape: plain, To: breaker.Open})
-	_, errs["Acquire"] = st.Acquire(ctx, breaker.Acquire{Name: name, Shape: plain, Tokens: []string{"t"}, Lease: long, Limit: 1})
-	_, errs["Settle"] = st.Settle(ctx, breaker.Verdict{Name: name, Shape: plain, Epoch: 1, Token: "t"})
+	_, errs["Move"] = st.Move(ctx, breaker.StoreMove{Name: name, Shape: plain, To: breaker.Open})
+	_, errs["Acquire"] = st.Acquire(ctx, breaker.StoreAcquire{Name: name, Shape: plain, Tokens: []string{"t"}, Lease: long, Limit: 1})
+	_, errs["Settle"] = st.Settle(ctx, breaker.StoreVerdict{Name: name, Shape: plain, Epoch: 1, Token: "t"})
 	return errs
 }
 
@@ -436,13 +436,13 @@ var edgeCases = []testcase{
 			l := s.reportAs(name, "n", first, failuresAt(-long, math.MinInt64, -1))
 			equal(s, "failures", l.Counts.Failures, 3)
 			equal(s, "recent", l.Recent, 3)
-			l = s.move(breaker.Move{Name: name, From: l.Epoch, To: breaker.Open, For: -long})
+			l = s.move(breaker.StoreMove{Name: name, From: l.Epoch, To: breaker.Open, For: -long})
 			equal(s, "remaining", l.Remaining, 0)
-			l = s.acquire(breaker.Acquire{Name: name, Epoch: l.Epoch, Tokens: []string{"t"}, Lease: long, Limit: 1})
+			l = s.acquire(breaker.StoreAcquire{Name: name, Epoch: l.Epoch, Tokens: []string{"t"}, Lease: long, Limit: 1})
 			v := verdict(name, l.Epoch, "t", breaker.Failure)
 			v.For = math.MinInt64
 			equal(s, "remaining", s.settle(v).Remaining, 0)
-			shape := breaker.Shape{Window: -1, Failures: -1, Reporters: -1, Config: "negative"}
+			shape := breaker.StoreShape{Window: -1, Failures: -1, Reporters: -1, Config: "negative"}
 			l = s.reportAs(s.name(), "n", shape, failuresAt(long))
 			equal(s, "failures without a window", l.Counts.Failures, 1)
 			equal(s, "failures kept", l.Recent, 0)
@@ -450,21 +450,21 @@ var edgeCases = []testcase{
 	{"endless times", "a number that is too large must not come out small",
 		func(s *suite) {
 			name := s.name()
-			l := s.move(breaker.Move{Name: name, To: breaker.Open, For: math.MaxInt64})
+			l := s.move(breaker.StoreMove{Name: name, To: breaker.Open, For: math.MaxInt64})
 			s.check(l.Remaining > 100*long, "remaining %v", l.Remaining)
-			equal(s, "granted", s.acquire(breaker.Acquire{Name: name, Epoch: l.Epoch, Tokens: []string{"t"}, Lease: long, Limit: 1}).Granted, 0)
-			l = s.move(breaker.Move{Name: name, From: l.Epoch, To: breaker.HalfOpen})
-			l = s.acquire(breaker.Acquire{Name: name, Epoch: l.Epoch, Tokens: []string{"t"}, Lease: math.MaxInt64, Limit: math.MaxInt})
+			equal(s, "granted", s.acquire(breaker.StoreAcquire{Name: name, Epoch: l.Epoch, Tokens: []string{"t"}, Lease: long, Limit: 1}).Granted, 0)
+			l = s.move(breaker.StoreMove{Name: name, From: l.Epoch, To: breaker.HalfOpen})
+			l = s.acquire(breaker.StoreAcquire{Name: name, Epoch: l.Epoch, Tokens: []string{"t"}, Lease: math.MaxInt64, Limit: math.MaxInt})
 			equal(s, "slots", l.Slots, 1)
-			l = s.reportAs(s.name(), "n", breaker.Shape{Window: math.MaxInt64, Failures: math.MaxInt, Reporters: math.MaxInt}, failuresAt(math.MaxInt64-1, 0))
+			l = s.reportAs(s.name(), "n", breaker.StoreShape{Window: math.MaxInt64, Failures: math.MaxInt, Reporters: math.MaxInt}, failuresAt(math.MaxInt64-1, 0))
 			s.check(l.Applied, "not applied")
 		}},
 	{"endless counts", "a count stops at 2^53: it must not wrap, nor keep the ledger from being used",
 		func(s *suite) {
 			name := s.name()
-			many := breaker.Batch{Slices: []breaker.Slice{{Successes: math.MaxUint64, Failures: math.MaxUint64, Ignored: math.MaxUint64, Slow: math.MaxUint64},
+			many := breaker.StoreBatch{Slices: []breaker.StoreSlice{{Successes: math.MaxUint64, Failures: math.MaxUint64, Ignored: math.MaxUint64, Slow: math.MaxUint64},
 				{Failures: math.MaxUint64}}, Head: math.MaxUint64, Tail: math.MaxUint64, Longest: math.MaxUint64, Trailing: math.MaxUint64}
-			for _, shape := range []breaker.Shape{first, plain} {
+			for _, shape := range []breaker.StoreShape{first, plain} {
 				name = s.name()
 				for range 3 {
 					l := s.reportAs(name, "n", shape, many)
@@ -475,7 +475,7 @@ var edgeCases = []testcase{
 			}
 			l := s.reportAs(name, "n", plain, outcomes("SSF"))
 			equal(s, "run", l.Counts.ConsecutiveFailures, 1)
-			l = s.move(breaker.Move{Name: name, From: l.Epoch, Run: l.Run, To: breaker.Closed})
+			l = s.move(breaker.StoreMove{Name: name, From: l.Epoch, Run: l.Run, To: breaker.Closed})
 			equal(s, "counts of a new epoch", l.Counts, breaker.Counts{})
 		}},
 	{"a batch that contradicts itself", "a run is no longer than the failures that are in it",
@@ -506,8 +506,8 @@ var edgeCases = []testcase{
 				for _, name := range []string{name, empty, half} {
 					s.unchanged(name, "operations with an absurd epoch", func() {
 						equal(s, "report applied", s.report(name, absurd, failures(1)).Applied, false)
-						equal(s, "move applied", s.move(breaker.Move{Name: name, From: absurd, To: breaker.Open, For: long}).Applied, false)
-						equal(s, "granted", s.acquire(breaker.Acquire{Name: name, Epoch: absurd, Tokens: []string{"u"}, Lease: long, Limit: 2}).Granted, 0)
+						equal(s, "move applied", s.move(breaker.StoreMove{Name: name, From: absurd, To: breaker.Open, For: long}).Applied, false)
+						equal(s, "granted", s.acquire(breaker.StoreAcquire{Name: name, Epoch: absurd, Tokens: []string{"u"}, Lease: long, Limit: 2}).Granted, 0)
 						equal(s, "verdict applied", s.settle(verdict(name, absurd, "t", breaker.Failure)).Applied, false)
 					})
 				}
@@ -519,7 +519,7 @@ var edgeCases = []testcase{
 			const last = 1<<53 - 1
 			taken := s.report(name, last, failures(1)).Applied
 			s.unchanged(name, "a move", func() {
-				equal(s, "applied", s.move(breaker.Move{Name: name, From: last, To: breaker.Open}).Applied, false)
+				equal(s, "applied", s.move(breaker.StoreMove{Name: name, From: last, To: breaker.Open}).Applied, false)
 			})
 			l := s.report(name, last, failures(1))
 			equal(s, "applied again", l.Applied, taken)
@@ -532,12 +532,12 @@ var edgeCases = []testcase{
 			name := s.name()
 			epoch := s.closed(name)
 			s.unchanged(name, "a move to an unknown state", func() {
-				l, _ := s.a.Move(s.ctx, breaker.Move{Name: name, Shape: plain, From: epoch, To: 77})
+				l, _ := s.a.Move(s.ctx, breaker.StoreMove{Name: name, Shape: plain, From: epoch, To: 77})
 				equal(s, "applied", l.Applied, false)
 			})
 			name = s.name()
 			epoch = s.probing(name, long, 1, "t")
-			_, _ = s.a.Settle(s.ctx, breaker.Verdict{Name: name, Shape: plain, Epoch: epoch, Token: "t", Outcome: 77, Threshold: 1})
+			_, _ = s.a.Settle(s.ctx, breaker.StoreVerdict{Name: name, Shape: plain, Epoch: epoch, Token: "t", Outcome: 77, Threshold: 1})
 			l := s.read(name)
 			equal(s, "state", l.State, breaker.HalfOpen)
 			equal(s, "progress", l.Progress, 0)
@@ -558,7 +558,7 @@ var concurrencyCases = []testcase{
 			const each = 25
 			s.together(40, func(_ int, st breaker.Store) (int, error) {
 				for range each {
-					r := st.Report(s.ctx, []breaker.Report{{Name: name, Epoch: epoch, Shape: plain, Batch: failures(2)}})[0]
+					r := st.Report(s.ctx, []breaker.StoreReport{{Name: name, Epoch: epoch, Shape: plain, Batch: failures(2)}})[0]
 					if r.Err != nil || !r.Ledger.Applied {
 						return 0, fmt.Errorf("report: %+v", r)
 					}
@@ -607,16 +607,16 @@ func mixedOperation(ctx context.Context, st breaker.Store, name string, i, n int
 	l = read.Ledger
 	switch k := (i + n*3) % 10; {
 	case k < 5:
-		r := st.Report(ctx, []breaker.Report{{Name: name, Node: fmt.Sprint("n", i), Epoch: l.Epoch, Shape: plain, Batch: failures(k + 1)}})[0]
+		r := st.Report(ctx, []breaker.StoreReport{{Name: name, Node: fmt.Sprint("n", i), Epoch: l.Epoch, Shape: plain, Batch: failures(k + 1)}})[0]
 		if r.Ledger.Applied {
 			failed = uint64(k + 1)
 		}
 		return failed, r.Ledger, r.Err
 	case k == 5:
-		l, err = st.Move(ctx, breaker.Move{Name: name, Shape: plain, From: l.Epoch, To: breaker.State(n % 3), For: time.Millisecond})
+		l, err = st.Move(ctx, breaker.StoreMove{Name: name, Shape: plain, From: l.Epoch, To: breaker.State(n % 3), For: time.Millisecond})
 	case k < 8:
 		token := fmt.Sprintf("t%dx%d", i, n)
-		l, err = st.Acquire(ctx, breaker.Acquire{Name: name, Shape: plain, Epoch: l.Epoch, Tokens: []string{token}, Lease: time.Minute, Limit: 2})
+		l, err = st.Acquire(ctx, breaker.StoreAcquire{Name: name, Shape: plain, Epoch: l.Epoch, Tokens: []string{token}, Lease: time.Minute, Limit: 2})
 		if err == nil && l.Granted > 0 {
 			v := verdict(name, l.Epoch, token, breaker.Outcome(n%3))
 			v.Shape, v.For = plain, 0

@@ -175,18 +175,18 @@ func equal[T comparable](s *suite, what string, got, want T) {
 }
 
 // plain is a shape without a window.
-var plain = breaker.Shape{Failures: 5, Config: "plain"}
+var plain = breaker.StoreShape{Failures: 5, Config: "plain"}
 
 // The operations.
 
-func (s *suite) reports(st breaker.Store, reports ...breaker.Report) []breaker.Ledger {
+func (s *suite) reports(st breaker.Store, reports ...breaker.StoreReport) []breaker.Ledger {
 	s.Helper()
 	replies := st.Report(s.ctx, reports)
 	equal(s, "replies", len(replies), len(reports))
 	return s.ledgers(replies)
 }
 
-func (s *suite) ledgers(replies []breaker.Reply) (all []breaker.Ledger) {
+func (s *suite) ledgers(replies []breaker.StoreReply) (all []breaker.Ledger) {
 	s.Helper()
 	for _, r := range replies {
 		s.check(r.Err == nil, "the operation failed: %v", r.Err)
@@ -209,14 +209,14 @@ func (s *suite) sane(l breaker.Ledger) {
 }
 
 // report reports a batch through the first handle, in a known epoch.
-func (s *suite) report(name string, epoch uint64, b breaker.Batch) breaker.Ledger {
+func (s *suite) report(name string, epoch uint64, b breaker.StoreBatch) breaker.Ledger {
 	s.Helper()
-	return s.reports(s.a, breaker.Report{Name: name, Node: "node", Epoch: epoch, Shape: plain, Batch: b})[0]
+	return s.reports(s.a, breaker.StoreReport{Name: name, Node: "node", Epoch: epoch, Shape: plain, Batch: b})[0]
 }
 
-func (s *suite) move(m breaker.Move) breaker.Ledger {
+func (s *suite) move(m breaker.StoreMove) breaker.Ledger {
 	s.Helper()
-	if m.Shape == (breaker.Shape{}) {
+	if m.Shape == (breaker.StoreShape{}) {
 		m.Shape = plain
 	}
 	l, err := s.b.Move(s.ctx, m)
@@ -225,9 +225,9 @@ func (s *suite) move(m breaker.Move) breaker.Ledger {
 	return l
 }
 
-func (s *suite) acquire(a breaker.Acquire) breaker.Ledger {
+func (s *suite) acquire(a breaker.StoreAcquire) breaker.Ledger {
 	s.Helper()
-	if a.Shape == (breaker.Shape{}) {
+	if a.Shape == (breaker.StoreShape{}) {
 		a.Shape = plain
 	}
 	l, err := s.a.Acquire(s.ctx, a)
@@ -236,9 +236,9 @@ func (s *suite) acquire(a breaker.Acquire) breaker.Ledger {
 	return l
 }
 
-func (s *suite) settle(v breaker.Verdict) breaker.Ledger {
+func (s *suite) settle(v breaker.StoreVerdict) breaker.Ledger {
 	s.Helper()
-	if v.Shape == (breaker.Shape{}) {
+	if v.Shape == (breaker.StoreShape{}) {
 		v.Shape = plain
 	}
 	l, err := s.b.Settle(s.ctx, v)
@@ -280,27 +280,27 @@ func (s *suite) unchanged(name, what string, do func()) {
 // Batches.
 
 // failures is n failures of now.
-func failures(n int) breaker.Batch { return failuresAt(make([]time.Duration, n)...) }
+func failures(n int) breaker.StoreBatch { return failuresAt(make([]time.Duration, n)...) }
 
 // failuresAt is failures of some ages, oldest first.
-func failuresAt(ages ...time.Duration) breaker.Batch {
+func failuresAt(ages ...time.Duration) breaker.StoreBatch {
 	n := uint64(len(ages))
-	b := breaker.Batch{FailureAges: ages, Head: n, Tail: n, Longest: n}
+	b := breaker.StoreBatch{FailureAges: ages, Head: n, Tail: n, Longest: n}
 	for _, age := range ages {
-		b.Slices = append(b.Slices, breaker.Slice{Age: age, Failures: 1})
+		b.Slices = append(b.Slices, breaker.StoreSlice{Age: age, Failures: 1})
 	}
 	return b
 }
 
 // successes is n successes of now.
-func successes(n int) breaker.Batch {
-	return breaker.Batch{Slices: []breaker.Slice{{Successes: uint64(n)}}, Trailing: uint64(n)}
+func successes(n int) breaker.StoreBatch {
+	return breaker.StoreBatch{Slices: []breaker.StoreSlice{{Successes: uint64(n)}}, Trailing: uint64(n)}
 }
 
 // outcomes is a batch out of letters: F failure, S success, I ignored. It counts by going through them.
-func outcomes(letters string) breaker.Batch {
-	var b breaker.Batch
-	var one breaker.Slice
+func outcomes(letters string) breaker.StoreBatch {
+	var b breaker.StoreBatch
+	var one breaker.StoreSlice
 	var run uint64
 	for _, c := range letters {
 		switch c {
@@ -322,7 +322,7 @@ func outcomes(letters string) breaker.Batch {
 		}
 	}
 	b.Tail = run
-	b.Slices = []breaker.Slice{one}
+	b.Slices = []breaker.StoreSlice{one}
 	return b
 }
 
@@ -339,7 +339,7 @@ func (s *suite) closed(name string) uint64 {
 // opened is a new ledger in Open.
 func (s *suite) opened(name string, period time.Duration) uint64 {
 	s.Helper()
-	l := s.move(breaker.Move{Name: name, To: breaker.Open, For: period, Openings: 1})
+	l := s.move(breaker.StoreMove{Name: name, To: breaker.Open, For: period, Openings: 1})
 	s.check(l.Applied, "a move on an empty ledger was not applied: %+v", l)
 	return l.Epoch
 }
@@ -347,7 +347,7 @@ func (s *suite) opened(name string, period time.Duration) uint64 {
 // probing is a new ledger in HalfOpen with slots given to some tokens.
 func (s *suite) probing(name string, lease time.Duration, limit int, tokens ...string) uint64 {
 	s.Helper()
-	l := s.acquire(breaker.Acquire{Name: name, Epoch: s.opened(name, 0), Tokens: tokens, Lease: lease, Limit: limit, Openings: 1})
+	l := s.acquire(breaker.StoreAcquire{Name: name, Epoch: s.opened(name, 0), Tokens: tokens, Lease: lease, Limit: limit, Openings: 1})
 	equal(s, "state", l.State, breaker.HalfOpen)
 	equal(s, "granted", l.Granted, min(limit, len(tokens)))
 	return l.Epoch

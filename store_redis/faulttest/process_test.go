@@ -313,7 +313,7 @@ func (n *node) work(p *passage) error {
 	return nil
 }
 
-func (n *node) called(ctx context.Context, c breaker.Call) {
+func (n *node) called(ctx context.Context, c breaker.CallEvent) {
 	p := ctx.Value(passageKey{}).(*passage)
 	switch {
 	case c.Probe && !p.alone:
@@ -369,17 +369,17 @@ func again(f func(context.Context)) {
 	})
 }
 
-func (r *repeating) Move(ctx context.Context, m breaker.Move) (breaker.Ledger, error) {
+func (r *repeating) Move(ctx context.Context, m breaker.StoreMove) (breaker.Ledger, error) {
 	again(func(ctx context.Context) { _, _ = r.Store.Move(ctx, m) })
 	return r.Store.Move(ctx, m)
 }
 
-func (r *repeating) Settle(ctx context.Context, v breaker.Verdict) (breaker.Ledger, error) {
+func (r *repeating) Settle(ctx context.Context, v breaker.StoreVerdict) (breaker.Ledger, error) {
 	again(func(ctx context.Context) { _, _ = r.Store.Settle(ctx, v) })
 	return r.Store.Settle(ctx, v)
 }
 
-func (r *repeating) Acquire(ctx context.Context, a breaker.Acquire) (breaker.Ledger, error) {
+func (r *repeating) Acquire(ctx context.Context, a breaker.StoreAcquire) (breaker.Ledger, error) {
 	again(func(ctx context.Context) { _, _ = r.Store.Acquire(ctx, a) })
 	return r.Store.Acquire(ctx, a)
 }

@@ -358,20 +358,20 @@ func (w *World) look(n *node) {
 type handle struct {
 	w       *World
 	n       *node
-	watcher breaker.Watcher
+	watcher breaker.StoreWatcher
 }
 
 func (h *handle) Immediate() bool { return true }
 func (h *handle) Close() error    { return nil }
 
 // Watch begins the pushes. They end with the node: its stop is called by a goroutine of its own.
-func (h *handle) Watch(w breaker.Watcher) (stop func()) {
+func (h *handle) Watch(w breaker.StoreWatcher) (stop func()) {
 	h.watcher = w
 	return func() {}
 }
 
-func (h *handle) Report(_ context.Context, reports []breaker.Report) []breaker.Reply {
-	replies := make([]breaker.Reply, len(reports))
+func (h *handle) Report(_ context.Context, reports []breaker.StoreReport) []breaker.StoreReply {
+	replies := make([]breaker.StoreReply, len(reports))
 	for i, r := range reports {
 		h.w.owner[r.Node] = h.n
 		replies[i].Ledger, replies[i].Err = h.perform(r)
@@ -379,9 +379,11 @@ func (h *handle) Report(_ context.Context, reports []breaker.Report) []breaker.R
 	return replies
 }
 
-func (h *handle) Move(_ context.Context, m breaker.Move) (breaker.Ledger, error) { return h.perform(m) }
+func (h *handle) Move(_ context.Context, m breaker.StoreMove) (breaker.Ledger, error) {
+	return h.perform(m)
+}
 
-func (h *handle) Acquire(_ context.Context, a breaker.Acquire) (breaker.Ledger, error) {
+func (h *handle) Acquire(_ context.Context, a breaker.StoreAcquire) (breaker.Ledger, error) {
 	h.w.owner[a.Tokens[0][:16]] = h.n
 	l, err := h.perform(a)
 	if err == nil {
@@ -390,12 +392,12 @@ func (h *handle) Acquire(_ context.Context, a breaker.Acquire) (breaker.Ledger, 
 	return l, err
 }
 
-func (h *handle) Settle(_ context.Context, v breaker.Verdict) (breaker.Ledger, error) {
+func (h *handle) Settle(_ context.Context, v breaker.StoreVerdict) (breaker.Ledger, error) {
 	return h.perform(v)
 }
 
-func (h *handle) Read(_ context.Context, names []string) []breaker.Reply {
-	replies := make([]breaker.Reply, len(names))
+func (h *handle) Read(_ context.Context, names []string) []breaker.StoreReply {
+	replies := make([]breaker.StoreReply, len(names))
 	for i, name := range names {
 		replies[i].Ledger, replies[i].Err = h.perform(name)
 	}

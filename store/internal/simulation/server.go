@@ -154,17 +154,17 @@ func (s *server) carryOut(op any, at time.Duration) (l breaker.Ledger, name int,
 	ctx := context.Background()
 	var err error
 	switch o := op.(type) {
-	case breaker.Report:
+	case breaker.StoreReport:
 		name = s.w.nameIndex(o.Name)
-		r := s.memory.Report(ctx, []breaker.Report{o})[0]
+		r := s.memory.Report(ctx, []breaker.StoreReport{o})[0]
 		l, err = r.Ledger, r.Err
-	case breaker.Move:
+	case breaker.StoreMove:
 		name = s.w.nameIndex(o.Name)
 		l, err = s.memory.Move(ctx, o)
-	case breaker.Acquire:
+	case breaker.StoreAcquire:
 		name = s.w.nameIndex(o.Name)
 		l, err = s.memory.Acquire(ctx, o)
-	case breaker.Verdict:
+	case breaker.StoreVerdict:
 		name = s.w.nameIndex(o.Name)
 		l, err = s.memory.Settle(ctx, o)
 	}
@@ -176,7 +176,7 @@ func (s *server) carryOut(op any, at time.Duration) (l breaker.Ledger, name int,
 		clear(s.leases[name])
 		s.seen[name] = evidence{reporters: make(map[*node]bool)}
 	}
-	if r, ok := op.(breaker.Report); ok && l.Applied {
+	if r, ok := op.(breaker.StoreReport); ok && l.Applied {
 		if _, failed := outcomes(r.Batch); failed > 0 {
 			s.seen[name].failed += failed
 			s.seen[name].reporters[s.w.byToken(r.Node)] = true
@@ -184,7 +184,7 @@ func (s *server) carryOut(op any, at time.Duration) (l breaker.Ledger, name int,
 	}
 	slots := s.leases[name]
 	switch o := op.(type) {
-	case breaker.Acquire:
+	case breaker.StoreAcquire:
 		live := s.live(name, at)
 		for _, token := range o.Tokens {
 			held, known := slots[token]
@@ -198,7 +198,7 @@ func (s *server) carryOut(op any, at time.Duration) (l breaker.Ledger, name int,
 				granted = append(granted, token)
 			}
 		}
-	case breaker.Verdict:
+	case breaker.StoreVerdict:
 		if l.Applied {
 			delete(slots, o.Token)
 		}
@@ -221,13 +221,13 @@ func (s *server) apply(n *node, op any, again bool) breaker.Ledger {
 	switch o := op.(type) {
 	case string:
 		return s.read(s.w.nameIndex(o))
-	case breaker.Report:
+	case breaker.StoreReport:
 		l = s.checkReport(o, again)
-	case breaker.Move:
+	case breaker.StoreMove:
 		l = s.checkMove(n, o)
-	case breaker.Acquire:
+	case breaker.StoreAcquire:
 		l = s.checkAcquire(o)
-	case breaker.Verdict:
+	case breaker.StoreVerdict:
 		l = s.checkVerdict(o)
 	}
 	if s.w.plan.failovers {
@@ -273,7 +273,7 @@ func (s *server) checkVoid(what string, before, after breaker.Ledger) {
 	}
 }
 
-func outcomes(b breaker.Batch) (n, failed uint64) {
+func outcomes(b breaker.StoreBatch) (n, failed uint64) {
 	for _, s := range b.Slices {
 		n += s.Successes + s.Failures + s.Ignored
 		failed += s.Failures
@@ -281,7 +281,7 @@ func outcomes(b breaker.Batch) (n, failed uint64) {
 	return n, failed
 }
 
-func (s *server) checkReport(r breaker.Report, again bool) breaker.Ledger {
+func (s *server) checkReport(r breaker.StoreReport, again bool) breaker.Ledger {
 	name := s.w.nameIndex(r.Name)
 	before := s.read(name)
 	n, failed := outcomes(r.Batch)
@@ -320,7 +320,7 @@ func (s *server) checkReport(r breaker.Report, again bool) breaker.Ledger {
 	return after
 }
 
-func (s *server) checkMove(n *node, m breaker.Move) breaker.Ledger {
+func (s *server) checkMove(n *node, m breaker.StoreMove) breaker.Ledger {
 	name := s.w.nameIndex(m.Name)
 	before, seen := s.read(name), s.seen[name]
 	after, _, _ := s.carryOut(m, s.w.now)
@@ -344,7 +344,7 @@ func (s *server) checkMove(n *node, m breaker.Move) breaker.Ledger {
 	return after
 }
 
-func (s *server) checkAcquire(a breaker.Acquire) breaker.Ledger {
+func (s *server) checkAcquire(a breaker.StoreAcquire) breaker.Ledger {
 	name := s.w.nameIndex(a.Name)
 	before := s.read(name)
 	begins := before.Epoch < a.Epoch || before.Epoch == 0 || before.State == breaker.Open && before.Remaining == 0
@@ -363,7 +363,7 @@ func (s *server) checkAcquire(a breaker.Acquire) breaker.Ledger {
 	return after
 }
 
-func (s *server) checkVerdict(v breaker.Verdict) breaker.Ledger {
+func (s *server) checkVerdict(v breaker.StoreVerdict) breaker.Ledger {
 	name := s.w.nameIndex(v.Name)
 	before := s.read(name)
 	held, known := s.leases[name][v.Token]
