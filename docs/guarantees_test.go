@@ -29,7 +29,9 @@ func TestGuarantees(t *testing.T) {
 		names, dir, _ := strings.Cut(row[2], " | ")
 		source := testSource(t, filepath.Join("..", dir))
 		for _, name := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(names, -1) {
-			require.Contains(t, source, "\nfunc "+name[1]+"(", "the test of %s in %s", row[1], dir)
+			if !strings.Contains(source, "\nfunc "+name[1]+"(") {
+				t.Errorf("%s: there is no %s in %s", row[1], name[1], dir)
+			}
 		}
 	}
 	slices.Sort(promised)
