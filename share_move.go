@@ -61,9 +61,18 @@ func (sh *share) queue(o order) {
 	sh.orders = append(sh.orders, o)
 }
 
-// superseded reports whether the machine has been told of the first order, and of another one since.
-func (sh *share) superseded() bool {
-	return sh.orders[0].acted && slices.ContainsFunc(sh.orders[1:], func(w order) bool { return w.acted })
+// pursue sees to orders that something has led to.
+func (c *Circuit) pursue() {
+	if c.hasOrders() {
+		c.rare.share.hub.want(c, promptly)
+	}
+}
+
+func (c *Circuit) hasOrders() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sh := c.rare.share
+	return len(sh.orders) > 0 && !sh.away()
 }
 
 // runOrders asks the store for the moves that are due, one after the other. The turn must be taken.
@@ -118,6 +127,11 @@ func (c *Circuit) nextMove() (m StoreMove, ok bool) {
 	}
 	sh.moving++
 	return m, true
+}
+
+// superseded reports whether the machine has been told of the first order, and of another one since.
+func (sh *share) superseded() bool {
+	return sh.orders[0].acted && slices.ContainsFunc(sh.orders[1:], func(w order) bool { return w.acted })
 }
 
 // pointlessLocked reports whether an order is void: its epoch has ended, or all are where it would bring them.

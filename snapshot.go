@@ -43,6 +43,18 @@ type Totals struct {
 	Rescues   map[Rescue]uint64 `json:"rescues,omitempty"`
 }
 
+// StoreStatus is how a circuit stands with its [Store].
+type StoreStatus struct {
+	Epoch     uint64    `json:"epoch"`                // the highest epoch that the store has given; 0: none yet
+	Alone     bool      `json:"alone"`                // the circuit acts by itself: Snapshot.State is not the ledger's
+	Connected bool      `json:"connected"`            // the last exchange with the store worked
+	Exchanged time.Time `json:"exchanged,omitzero"`   // when an exchange last worked
+	LastError string    `json:"last_error,omitempty"` // why it does not work, or what was strange about what came
+	Pending   uint64    `json:"pending"`              // outcomes that are still to be reported
+	Lost      uint64    `json:"lost"`                 // outcomes whose report may not have arrived; it is not repeated
+	Foreign   bool      `json:"foreign"`              // others share the name with another configuration
+}
+
 // Snapshot reads the circuit. It changes nothing but that what has left a window is dropped.
 func (c *Circuit) Snapshot() Snapshot {
 	s := c.load()

@@ -79,12 +79,11 @@ type Store interface {
 	Close() error
 }
 
-// ErrLedger is what an error is (errors.Is) that concerns one ledger only, such as one that somebody else has written over:
-// the Store itself answers.
-var ErrLedger = errors.New("breaker: ledger is unusable")
-
-// ErrStoreClosed is what the operations of a closed [Store] return.
-var ErrStoreClosed = errors.New("breaker: store is closed")
+// StoreWatcher is told of changes in a [Store].
+type StoreWatcher interface {
+	Changed(name string, l Ledger)
+	Resync()
+}
 
 // StoreShape is what a circuit's trip policy needs its ledger to keep.
 type StoreShape struct {
@@ -162,6 +161,12 @@ type StoreVerdict struct {
 	Openings  uint32        // a failure: openings in this series, this one included
 }
 
+// StoreReply is the answer to one of several questions. Where Err is not nil, it is not known whether anything was done.
+type StoreReply struct {
+	Ledger Ledger
+	Err    error
+}
+
 // Ledger is where the circuits of one name stand, and what the operation that returns it has done.
 type Ledger struct {
 	Clock     uint64 // the Store's clock, in milliseconds since 1970
@@ -185,14 +190,9 @@ type Ledger struct {
 	RetryAfter time.Duration // Acquire: when no slot was free, until the first lease expires
 }
 
-// StoreReply is the answer to one of several questions. Where Err is not nil, it is not known whether anything was done.
-type StoreReply struct {
-	Ledger Ledger
-	Err    error
-}
+// ErrLedger is what an error is (errors.Is) that concerns one ledger only, such as one that somebody else has written over:
+// the Store itself answers.
+var ErrLedger = errors.New("breaker: ledger is unusable")
 
-// StoreWatcher is told of changes in a [Store].
-type StoreWatcher interface {
-	Changed(name string, l Ledger)
-	Resync()
-}
+// ErrStoreClosed is what the operations of a closed [Store] return.
+var ErrStoreClosed = errors.New("breaker: store is closed")

@@ -1,0 +1,74 @@
+package breaker
+
+import (
+	"fmt"
+	"hash/fnv"
+	"time"
+)
+
+// sharing is what all circuits of one configuration need for a store. It is immutable.
+type sharing struct {
+	sharingDraft
+	shape StoreShape
+	asked policy // following the ledger: no probe without its word
+	alone policy // by itself: one probe at a time
+}
+
+func newSharing(s *settings, d *draft) *sharing {
+	sh := &sharing{sharingDraft: d.store, asked: s.policy, alone: s.policy}
+	sh.asked.probes, sh.alone.probes = 0, 1
+	for i := range s.trips.rules {
+		r := &s.trips.rules[i]
+		sh.shape.Window = max(sh.shape.Window, r.TripCondition.window.last, r.within) // there is but one
+		if r.within > 0 {
+			sh.shape.Failures = max(sh.shape.Failures, r.failures)
+		}
+	}
+	if d.store.minReporters > 1 {
+		sh.shape.Reporters = d.store.minReporters
+	}
+	sh.shape.Config = digest(d)
+	return sh
+}
+
+// digest is the same for circuits that agree in everything that the others would notice.
+func digest(d *draft) string {
+	c := d.cfg
+	h := fnv.New64a()
+	fmt.Fprint(h, c.trips(), c.SuccessThreshold, c.HalfOpenProbes, c.OpenTimeout, c.OpenBackoff, c.ProbeLease, d.store.minReporters)
+	return fmt.Sprintf("%016x", h.Sum64())
+}
+
+const (
+	maxSharedFailures = 1000                  // failure times that a ledger keeps
+	minSharedWindow   = 20 * time.Millisecond // what a store's milliseconds can serve
+)
+
+// sharingFaults reports conditions that a ledger cannot serve.
+func sharingFaults(f *faults, trips []TripCondition) {
+	var window, slow time.Duration
+	for i, t := range trips {
+		at := fmt.Sprintf("Trip[%d].%s", i, tripNames[t.kind])
+		if t.window.calls > 0 {
+			f.add(at+".LastCalls", "must not be used with a Store, which keeps windows of time, got %d", t.window.calls)
+		}
+		window = sharedOne(f, at+".Window", window, max(t.window.last, t.within), minSharedWindow)
+		slow = sharedOne(f, at+".Slow", slow, t.slow, 1)
+		if t.within > 0 && t.failures > maxSharedFailures {
+			f.add(at+".Failures", "must be at most %d with a Store and a window, got %d", maxSharedFailures, t.failures)
+		}
+	}
+}
+
+// sharedOne reports a duration that differs from those before it. It returns what the next ones are to be.
+func sharedOne(f *faults, at string, before, d, least time.Duration) time.Duration {
+	switch {
+	case d <= 0:
+		return before
+	case d < least:
+		f.add(at, "must be at least %v with a Store, got %v", least, d)
+	case before != 0 && d != before:
+		f.add(at, "must be that of the other conditions, %v, with a Store, got %v", before, d)
+	}
+	return d
+}

@@ -1,0 +1,109 @@
+package breaker
+
+import (
+	"slices"
+)
+
+// decide asks the store to open if the ledger's counts are a reason to; without an answer the circuit's own counts are.
+// Time alone is no reason: without a success or a failure in the report, there is nothing to decide.
+func (c *Circuit) decide(r *StoreReport, answer StoreReply) {
+	l := &answer.Ledger
+	switch {
+	case !r.Batch.decides():
+		return
+	case answer.Err != nil, l.impossible():
+		c.decideAlone()
+		return
+	case l.State != Closed || l.Epoch == 0:
+		return
+	}
+	s := c.load()
+	held, onRun := s.trips.heldBy(l)
+	if !held && s.trips.user {
+		c.askUser(s, answer)
+		return
+	}
+	switch {
+	case held:
+		c.orderOpening(l, onRun)
+	case l.Foreign:
+		c.decideAlone() // the ledger may not keep what this circuit's policy asks for
+	}
+}
+
+// askUser asks the user's trip functions, one goroutine at a time. One that calls Sync is not asked the same again.
+func (c *Circuit) askUser(s *settings, answer StoreReply) {
+	sh := c.rare.share
+	c.mu.Lock()
+	sh.undecided = &answer
+	mine := !sh.deciding
+	sh.deciding = true
+	c.mu.Unlock()
+	if !mine {
+		return
+	}
+	done := false
+	defer func() {
+		if !done { // a function has ended the goroutine
+			c.mu.Lock()
+			sh.deciding = false
+			c.mu.Unlock()
+		}
+	}()
+	for asked := (*Ledger)(nil); ; {
+		c.mu.Lock()
+		next := sh.undecided
+		sh.undecided = nil
+		if next == nil || asked != nil && asked.Epoch == next.Ledger.Epoch && asked.Counts == next.Ledger.Counts {
+			sh.deciding, done = false, true
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Unlock()
+		asked = &next.Ledger
+		if s.userTrips(c.name, slices.Repeat([]Counts{asked.Counts}, len(s.trips.rules))) {
+			c.orderOpening(asked, false)
+		}
+	}
+}
+
+// orderOpening orders the move to Open that a ledger is a reason for. Where too few have seen failures, those that have
+// open by themselves.
+func (c *Circuit) orderOpening(l *Ledger, onRun bool) {
+	s := c.load()
+	e := event{kind: evSettle, now: s.time.now(), random: s.openJitter(), trip: true}
+	c.mu.Lock()
+	s = c.load()
+	sh := c.rare.share
+	if sh.follows() && sh.known == l.Epoch && c.m.state == Closed && c.m.mode != ForcedClosed && len(sh.orders) == 0 {
+		e.hint, e.pass.epoch = sh.hint, c.m.epoch
+		switch {
+		case l.Reporters >= s.sharing.shape.Reporters:
+			o := order{to: Open, why: byThreshold, epoch: l.Epoch, event: e, cause: sh.cause}
+			if onRun {
+				o.run = l.Run
+			}
+			sh.orders = append(sh.orders, o)
+		case c.failures > c.failuresBefore:
+			c.stepLocked(s, &e, new(effects), nil)
+		}
+	}
+	c.mu.Unlock()
+	c.tell(s)
+	c.pursue()
+}
+
+// decideAlone opens the circuit on its own counts.
+func (c *Circuit) decideAlone() {
+	s := c.load()
+	e := event{kind: evSettle, now: s.time.now(), random: s.openJitter(), trip: true}
+	c.mu.Lock()
+	s = c.load()
+	c.endRunLocked(s)
+	if c.m.state == Closed && c.rare.share.follows() && s.trips.holds(c.memory, max(c.m.now, e.now), c.run) {
+		e.hint, e.pass.epoch = c.rare.share.hint, c.m.epoch
+		c.stepLocked(s, &e, new(effects), nil)
+	}
+	c.mu.Unlock()
+	c.tell(s)
+}
