@@ -9,14 +9,14 @@ import (
 // sharing is what all circuits of one configuration need for a store. It is immutable.
 type sharing struct {
 	sharingDraft
-	shape StoreShape
-	asked policy // following the ledger: no probe without its word
-	alone policy // by itself: one probe at a time
+	shape            StoreShape
+	policyInStep     policy // following the ledger: no probe without its word
+	policyStandalone policy // by itself: one probe at a time
 }
 
 func newSharing(s *settings, d *draft) *sharing {
-	sh := &sharing{sharingDraft: d.store, asked: s.policy, alone: s.policy}
-	sh.asked.probes, sh.alone.probes = 0, 1
+	sh := &sharing{sharingDraft: d.store, policyInStep: s.policy, policyStandalone: s.policy}
+	sh.policyInStep.probes, sh.policyStandalone.probes = 0, 1
 	for i := range s.trips.rules {
 		r := &s.trips.rules[i]
 		sh.shape.Window = max(sh.shape.Window, r.TripCondition.window.last, r.within) // there is but one
@@ -52,16 +52,16 @@ func sharingFaults(f *faults, trips []TripCondition) {
 		if t.window.calls > 0 {
 			f.add(at+".LastCalls", "must not be used with a Store, which keeps windows of time, got %d", t.window.calls)
 		}
-		window = sharedOne(f, at+".Window", window, max(t.window.last, t.within), minSharedWindow)
-		slow = sharedOne(f, at+".Slow", slow, t.slow, 1)
+		window = checkShared(f, at+".Window", window, max(t.window.last, t.within), minSharedWindow)
+		slow = checkShared(f, at+".Slow", slow, t.slow, 1)
 		if t.within > 0 && t.failures > maxSharedFailures {
 			f.add(at+".Failures", "must be at most %d with a Store and a window, got %d", maxSharedFailures, t.failures)
 		}
 	}
 }
 
-// sharedOne reports a duration that differs from those before it. It returns what the next ones are to be.
-func sharedOne(f *faults, at string, before, d, least time.Duration) time.Duration {
+// checkShared reports a duration that differs from those before it. It returns what the next ones are to be.
+func checkShared(f *faults, at string, before, d, least time.Duration) time.Duration {
 	switch {
 	case d <= 0:
 		return before

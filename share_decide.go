@@ -9,10 +9,10 @@ import (
 func (c *Circuit) decide(r *StoreReport, answer StoreReply) {
 	l := &answer.Ledger
 	switch {
-	case !r.Batch.decides():
+	case !r.Batch.countsForTrip():
 		return
-	case answer.Err != nil, l.impossible():
-		c.decideAlone()
+	case answer.Err != nil, l.implausible():
+		c.decideByOwnCounts()
 		return
 	case l.State != Closed || l.Epoch == 0:
 		return
@@ -20,24 +20,24 @@ func (c *Circuit) decide(r *StoreReport, answer StoreReply) {
 	s := c.load()
 	held, onRun := s.trips.heldBy(l)
 	if !held && s.trips.user {
-		c.askUser(s, answer)
+		c.askTripFuncs(s, answer)
 		return
 	}
 	switch {
 	case held:
 		c.orderOpening(l, onRun)
 	case l.Foreign:
-		c.decideAlone() // the ledger may not keep what this circuit's policy asks for
+		c.decideByOwnCounts() // the ledger may not keep what this circuit's policy asks for
 	}
 }
 
-// askUser asks the user's trip functions, one goroutine at a time. One that calls Sync is not asked the same again.
-func (c *Circuit) askUser(s *settings, answer StoreReply) {
-	sh := c.rare.share
+// askTripFuncs asks the user's trip functions, one goroutine at a time. One that calls Sync is not asked the same again.
+func (c *Circuit) askTripFuncs(s *settings, answer StoreReply) {
+	sh := c.shared()
 	c.mu.Lock()
-	sh.undecided = &answer
-	mine := !sh.deciding
-	sh.deciding = true
+	sh.outbox.undecided = &answer
+	mine := !sh.outbox.asking
+	sh.outbox.asking = true
 	c.mu.Unlock()
 	if !mine {
 		return
@@ -46,16 +46,16 @@ func (c *Circuit) askUser(s *settings, answer StoreReply) {
 	defer func() {
 		if !done { // a function has ended the goroutine
 			c.mu.Lock()
-			sh.deciding = false
+			sh.outbox.asking = false
 			c.mu.Unlock()
 		}
 	}()
 	for asked := (*Ledger)(nil); ; {
 		c.mu.Lock()
-		next := sh.undecided
-		sh.undecided = nil
+		next := sh.outbox.undecided
+		sh.outbox.undecided = nil
 		if next == nil || asked != nil && asked.Epoch == next.Ledger.Epoch && asked.Counts == next.Ledger.Counts {
-			sh.deciding, done = false, true
+			sh.outbox.asking, done = false, true
 			c.mu.Unlock()
 			return
 		}
@@ -74,36 +74,36 @@ func (c *Circuit) orderOpening(l *Ledger, onRun bool) {
 	e := event{kind: evSettle, now: s.time.now(), random: s.openJitter(), trip: true}
 	c.mu.Lock()
 	s = c.load()
-	sh := c.rare.share
-	if sh.follows() && sh.known == l.Epoch && c.m.state == Closed && c.m.mode != ForcedClosed && len(sh.orders) == 0 {
-		e.hint, e.pass.epoch = sh.hint, c.m.epoch
+	sh := c.shared()
+	if sh.isInStep() && sh.view.epoch == l.Epoch && c.m.state == Closed && c.m.mode != ForcedClosed && len(sh.outbox.orders) == 0 {
+		e.hint, e.pass.epoch = sh.outbox.hint, c.m.epoch
 		switch {
 		case l.Reporters >= s.sharing.shape.Reporters:
-			o := order{to: Open, why: byThreshold, epoch: l.Epoch, event: e, cause: sh.cause}
+			o := order{to: Open, why: byThreshold, epoch: l.Epoch, event: e, cause: sh.outbox.cause}
 			if onRun {
 				o.run = l.Run
 			}
-			sh.orders = append(sh.orders, o)
+			sh.outbox.orders = append(sh.outbox.orders, o)
 		case c.failures > c.failuresBefore:
 			c.stepLocked(s, &e, new(effects), nil)
 		}
 	}
 	c.mu.Unlock()
-	c.tell(s)
-	c.pursue()
+	c.deliver(s)
+	c.scheduleOrders()
 }
 
-// decideAlone opens the circuit on its own counts.
-func (c *Circuit) decideAlone() {
+// decideByOwnCounts opens the circuit on its own counts.
+func (c *Circuit) decideByOwnCounts() {
 	s := c.load()
 	e := event{kind: evSettle, now: s.time.now(), random: s.openJitter(), trip: true}
 	c.mu.Lock()
 	s = c.load()
 	c.endRunLocked(s)
-	if c.m.state == Closed && c.rare.share.follows() && s.trips.holds(c.memory, max(c.m.now, e.now), c.run) {
-		e.hint, e.pass.epoch = c.rare.share.hint, c.m.epoch
+	if c.m.state == Closed && c.shared().isInStep() && s.trips.holds(c.memory, max(c.m.now, e.now), c.run) {
+		e.hint, e.pass.epoch = c.shared().outbox.hint, c.m.epoch
 		c.stepLocked(s, &e, new(effects), nil)
 	}
 	c.mu.Unlock()
-	c.tell(s)
+	c.deliver(s)
 }

@@ -15,61 +15,61 @@ type grant struct {
 	end   int64
 }
 
-// flight is a question for slots. Calls that come meanwhile wait for its end, and look again.
-type flight struct{ done chan struct{} }
+// slotRequest is a question for slots. Calls that come meanwhile wait for its end, and look again.
+type slotRequest struct{ done chan struct{} }
 
-// slotLocked finds a slot for a call that may pass only with one. Where the store has to be asked first, it returns what
+// storeSlotLocked finds a slot for a call that may pass only with one. Where the store has to be asked first, it returns what
 // to wait for, and whether the caller is the one to ask.
-func (c *Circuit) slotLocked(s *settings, e *event) (f *flight, asks bool) {
+func (c *Circuit) storeSlotLocked(s *settings, e *event) (f *slotRequest, asks bool) {
 	sh := c.shareLocked()
-	if !sh.follows() || c.m.mode == ForcedOpen || c.m.mode == ForcedClosed {
+	if !sh.isInStep() || c.m.mode == ForcedOpen || c.m.mode == ForcedClosed {
 		return nil, false
 	}
 	c.m.now = max(c.m.now, e.now)
 	if c.m.state != HalfOpen && !c.m.due(c.m.now) {
 		return nil, false
 	}
-	if c.takeGrantLocked(e) || c.fullLocked(s) {
+	if c.takeGrantLocked(e) || c.noSlotFreeLocked(s) {
 		return nil, false
 	}
-	if sh.away() {
-		sh.acting = alone
+	if sh.unavailable() {
+		sh.detach()
 		return nil, false
 	}
-	sh.waiting++
-	if sh.flight == nil {
-		sh.flight = &flight{make(chan struct{})}
+	sh.probes.waiting++
+	if sh.probes.request == nil {
+		sh.probes.request = &slotRequest{make(chan struct{})}
 		asks = true
 	}
-	return sh.flight, asks
+	return sh.probes.request, asks
 }
 
-// fullLocked reports whether every slot is known to be taken.
-func (c *Circuit) fullLocked(s *settings) bool {
-	return c.m.state == HalfOpen && (c.m.now < c.rare.share.deniedUntil || c.m.liveLeases() >= s.policy.probes)
+// noSlotFreeLocked reports whether every slot is known to be taken.
+func (c *Circuit) noSlotFreeLocked(s *settings) bool {
+	return c.m.state == HalfOpen && (c.m.now < c.shared().probes.deniedUntil || c.m.liveLeases() >= s.policy.probes)
 }
 
 // takeGrantLocked takes a slot that was given and is still good.
 func (c *Circuit) takeGrantLocked(e *event) bool {
-	sh := c.rare.share
-	for len(sh.grants) > 0 {
-		g := sh.grants[0]
-		sh.grants = sh.grants[1:]
+	sh := c.shared()
+	for len(sh.probes.granted) > 0 {
+		g := sh.probes.granted[0]
+		sh.probes.granted = sh.probes.granted[1:]
 		if g.epoch == c.m.epoch && c.m.now < g.end {
 			e.slot = g.end
-			if sh.tokens == nil {
-				sh.tokens = make(map[int64][]string)
+			if sh.probes.tokens == nil {
+				sh.probes.tokens = make(map[int64][]string)
 			}
-			sh.tokens[g.end] = append(sh.tokens[g.end], g.token)
+			sh.probes.tokens[g.end] = append(sh.probes.tokens[g.end], g.token)
 			return true
 		}
 	}
 	return false
 }
 
-// await waits for a flight's end, or the caller's.
-func (c *Circuit) await(ctx context.Context, f *flight, asks bool) (err error) {
-	sh := c.rare.share
+// awaitSlot waits for a flight's end, or the caller's.
+func (c *Circuit) awaitSlot(ctx context.Context, f *slotRequest, asks bool) (err error) {
+	sh := c.shared()
 	waited := false
 	defer func() {
 		if !waited {
@@ -77,7 +77,7 @@ func (c *Circuit) await(ctx context.Context, f *flight, asks bool) (err error) {
 		}
 	}()
 	if asks {
-		sh.hub.run(func() { c.ask(f) })
+		sh.link.syncer.background(func() { c.requestSlots(f) })
 	}
 	select {
 	case <-f.done:
@@ -91,135 +91,133 @@ func (c *Circuit) await(ctx context.Context, f *flight, asks bool) (err error) {
 
 // stopWaiting is the end of a call's waiting for a slot.
 func (c *Circuit) stopWaiting(leaves bool) {
-	sh := c.rare.share
+	sh := c.shared()
 	c.mu.Lock()
-	sh.waiting--
+	sh.probes.waiting--
 	var spare []string
 	if leaves {
-		spare = sh.spareLocked()
+		spare = sh.surplusSlotsLocked()
 	}
-	epoch := sh.known
+	epoch := sh.view.epoch
 	c.mu.Unlock()
-	c.handBack(epoch, spare)
+	c.returnSlots(epoch, spare)
 }
 
-// spareLocked takes out the slots that nobody waits for.
-func (sh *share) spareLocked() (tokens []string) {
-	for len(sh.grants) > sh.waiting {
-		last := len(sh.grants) - 1
-		tokens = append(tokens, sh.grants[last].token)
-		sh.grants = sh.grants[:last]
+// surplusSlotsLocked takes out the slots that nobody waits for.
+func (sh *share) surplusSlotsLocked() (tokens []string) {
+	for len(sh.probes.granted) > sh.probes.waiting {
+		last := len(sh.probes.granted) - 1
+		tokens = append(tokens, sh.probes.granted[last].token)
+		sh.probes.granted = sh.probes.granted[:last]
 	}
 	return tokens
 }
 
 // How long a refusal is believed without asking again: word that a slot is free may get lost.
-const minDenied, maxDenied = time.Millisecond, time.Second
+const minDenial, maxDenial = time.Millisecond, time.Second
 
-// ask asks the store for slots.
-func (c *Circuit) ask(f *flight) {
+// requestSlots asks the store for slots.
+func (c *Circuit) requestSlots(f *slotRequest) {
 	asked := c.load().time.now()
 	c.mu.Lock()
 	s := c.load()
-	sh := c.rare.share
-	a := StoreAcquire{Name: c.name, Shape: s.sharing.shape, Epoch: sh.known, Lease: duration(s.policy.lease), Limit: s.policy.probes, Openings: c.m.opens}
-	for range max(1, min(sh.waiting, s.policy.probes-c.m.liveLeases())) {
-		sh.serial++
-		a.Tokens = append(a.Tokens, sh.node+strconv.FormatUint(sh.serial, 36))
+	sh := c.shared()
+	a := StoreAcquire{Name: c.name, Shape: s.sharing.shape, Epoch: sh.view.epoch, Lease: duration(s.policy.lease), Limit: s.policy.probes, Openings: c.m.opens}
+	for range max(1, min(sh.probes.waiting, s.policy.probes-c.m.liveLeases())) {
+		sh.probes.serial++
+		a.Tokens = append(a.Tokens, sh.link.node+strconv.FormatUint(sh.probes.serial, 36))
 	}
-	sh.moving++
+	sh.view.epochOps++
 	c.mu.Unlock()
 
-	r := sh.hub.acquire(a)
+	r := sh.link.client.acquire(a)
 
 	now := c.load().time.now()
 	c.mu.Lock()
-	c.answeredLocked(&a, &r, asked, now)
-	spare := sh.spareLocked()
-	epoch := sh.known
-	sh.flight = nil
+	c.applySlotsLocked(&a, &r, asked, now)
+	spare := sh.surplusSlotsLocked()
+	epoch := sh.view.epoch
+	sh.probes.request = nil
 	c.mu.Unlock()
 	close(f.done)
-	c.handBack(epoch, spare)
-	c.ended()
-	c.tell(c.load())
-	c.pursue()
+	c.returnSlots(epoch, spare)
+	c.epochOpEnded()
+	c.deliver(c.load())
+	c.scheduleOrders()
 }
 
-// answeredLocked takes in the answer to a question for slots.
-func (c *Circuit) answeredLocked(a *StoreAcquire, r *StoreReply, asked, now int64) {
-	s, sh, l := c.load(), c.rare.share, &r.Ledger
+// applySlotsLocked takes in the answer to a question for slots.
+func (c *Circuit) applySlotsLocked(a *StoreAcquire, r *StoreReply, asked, now int64) {
+	s, sh, l := c.load(), c.shared(), &r.Ledger
 	why := byRemote
 	if l.Applied {
 		why = byTimeout
 	}
-	sh.shapedLocked(r)
-	if r.Err != nil && sh.acting == alone {
-		sh.failed = r.Err // nobody waits for it, and hooks have heard when it went alone
+	sh.noteForeignLocked(r)
+	if r.Err != nil && sh.standing == standalone {
+		sh.link.lastErr = r.Err // nobody waits for it, and hooks have heard when it went alone
 	}
-	c.heardLocked(s, r, why, nil, now)
+	c.applyReplyLocked(s, r, why, nil, now)
 	switch {
 	case r.Err != nil:
-		if sh.acting == follows {
-			sh.acting = alone
-		}
-	case sh.acting != follows, l.Epoch == sh.known && c.m.state == Closed:
-	case l.Epoch == sh.known && c.m.state == Open && l.State == Open: // our clock is ahead of the store's
+		sh.detach()
+	case sh.standing != inStep, l.Epoch == sh.view.epoch && c.m.state == Closed:
+	case l.Epoch == sh.view.epoch && c.m.state == Open && l.State == Open: // our clock is ahead of the store's
 		c.m.until = max(c.m.until, c.m.now+min(max(clampDuration(l.Remaining), 1), s.longestOpen()))
 		c.shut.Store(nil)
-	case l.Epoch != sh.known || c.m.state != HalfOpen:
-		if sh.fruitless++; sh.fruitless >= maxFruitless {
-			sh.acting = alone // it answers, but with nothing that helps
+	case l.Epoch != sh.view.epoch || c.m.state != HalfOpen:
+		if sh.probes.uselessReplies++; sh.probes.uselessReplies >= maxUselessReplies {
+			sh.detach() // it answers, but with nothing that helps
 		}
 		return
 	case l.Granted <= 0:
 		wait := l.RetryAfter
 		if wait <= 0 {
-			wait = minDenied
+			wait = minDenial
 		}
-		sh.deniedUntil = c.m.now + int64(min(wait, maxDenied))
-		sh.fullUntil = c.m.now + clampDuration(wait)
+		sh.probes.deniedUntil = c.m.now + int64(min(wait, maxDenial))
+		sh.probes.freeAt = c.m.now + clampDuration(wait)
 	default:
 		for _, token := range a.Tokens[:min(l.Granted, len(a.Tokens))] {
-			sh.grants = append(sh.grants, grant{c.m.epoch, token, asked + int64(a.Lease)})
+			sh.probes.granted = append(sh.probes.granted, grant{c.m.epoch, token, asked + int64(a.Lease)})
 		}
 	}
-	sh.fruitless = 0
+	sh.probes.uselessReplies = 0
 }
 
-// maxFruitless is how many answers in a row may neither give nor refuse a slot before the circuit probes by itself.
-const maxFruitless = 4
+// maxUselessReplies is how many answers in a row may neither give nor refuse a slot before the circuit probes by itself.
+const maxUselessReplies = 4
 
-// handBack gives slots back that nobody has used.
-func (c *Circuit) handBack(epoch uint64, tokens []string) {
-	hub := c.rare.share.hub
+// returnSlots gives slots back that nobody has used.
+func (c *Circuit) returnSlots(epoch uint64, tokens []string) {
+	link := &c.shared().link
 	for _, token := range tokens {
 		v := StoreVerdict{Name: c.name, Shape: c.load().sharing.shape, Epoch: epoch, Token: token, Outcome: Ignored}
-		hub.run(func() {
-			hub.settle(v)
-			hub.tellOthers()
+		link.syncer.background(func() {
+			link.client.settle(v)
+			link.syncer.deliverPending()
 		})
 	}
 }
 
-// judge has the store settle a probe that it has admitted. The answer is nil where there is nothing to wait for: the
+// settleProbe has the store settle a probe that it has admitted. The answer is nil where there is nothing to wait for: the
 // probe was the circuit's own, its epoch has ended, or its outcome says nothing. After an answer, ended must be called.
-func (c *Circuit) judge(s *settings, e *event, slow bool) (answer *StoreReply) {
+func (c *Circuit) settleProbe(s *settings, e *event, slow bool) (answer *StoreReply) {
 	v, ok := c.takeVerdict(s, e, slow)
 	if !ok {
 		return nil
 	}
-	hub := c.rare.share.hub
+	link := &c.shared().link
 	e.decided = true
 	if v.Outcome == Ignored {
-		hub.run(func() {
-			c.learned(hub.settle(v), byRemote)
-			c.ended()
-			c.tell(s)
+		link.syncer.background(func() {
+			c.applyReply(link.client.settle(v), byRemote)
+			c.epochOpEnded()
+			c.deliver(s)
 		})
 		return nil
 	}
-	r := hub.settle(v)
+	r := link.client.settle(v)
 	e.decided = r.Err == nil
 	return &r
 }
@@ -228,15 +226,15 @@ func (c *Circuit) judge(s *settings, e *event, slow bool) (answer *StoreReply) {
 func (c *Circuit) takeVerdict(s *settings, e *event, slow bool) (v StoreVerdict, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sh := c.rare.share
-	tokens := sh.tokens[e.pass.lease]
-	if len(tokens) == 0 || e.pass.epoch != c.m.epoch || !sh.follows() {
+	sh := c.shared()
+	tokens := sh.probes.tokens[e.pass.lease]
+	if len(tokens) == 0 || e.pass.epoch != c.m.epoch || !sh.isInStep() {
 		return v, false
 	}
-	if sh.tokens[e.pass.lease] = tokens[1:]; len(tokens) == 1 {
-		delete(sh.tokens, e.pass.lease)
+	if sh.probes.tokens[e.pass.lease] = tokens[1:]; len(tokens) == 1 {
+		delete(sh.probes.tokens, e.pass.lease)
 	}
-	v = StoreVerdict{Name: c.name, Shape: s.sharing.shape, Epoch: sh.known, Token: tokens[0], Outcome: e.outcome, Threshold: s.policy.successThreshold}
+	v = StoreVerdict{Name: c.name, Shape: s.sharing.shape, Epoch: sh.view.epoch, Token: tokens[0], Outcome: e.outcome, Threshold: s.policy.successThreshold}
 	if slow && v.Outcome == Success {
 		v.Outcome = Failure
 	}
@@ -245,12 +243,12 @@ func (c *Circuit) takeVerdict(s *settings, e *event, slow bool) (v StoreVerdict,
 		v.Openings, length = c.m.opening(&s.policy, e)
 		v.For = duration(length)
 	}
-	sh.moving++
+	sh.view.epochOps++
 	return v, true
 }
 
-// judgedLocked takes in the answer to a probe's settlement.
-func (c *Circuit) judgedLocked(s *settings, r *StoreReply, cause error, now int64) {
+// applySettlementLocked takes in the answer to a probe's settlement.
+func (c *Circuit) applySettlementLocked(s *settings, r *StoreReply, cause error, now int64) {
 	why := byRemote
 	switch {
 	case !r.Ledger.Applied:
@@ -259,8 +257,8 @@ func (c *Circuit) judgedLocked(s *settings, r *StoreReply, cause error, now int6
 	case r.Ledger.State == Open:
 		why = byProbe
 	}
-	c.heardLocked(s, r, why, cause, now)
+	c.applyReplyLocked(s, r, why, cause, now)
 	if r.Err == nil && c.m.state == HalfOpen {
-		c.undenyLocked()
+		c.forgetDenialLocked()
 	}
 }

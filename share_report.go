@@ -15,7 +15,7 @@ func (c *Circuit) Sync(ctx context.Context) error {
 			return err
 		}
 		select {
-		case c.rare.share.turn <- struct{}{}:
+		case c.shared().outbox.reporting <- struct{}{}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -23,10 +23,10 @@ func (c *Circuit) Sync(ctx context.Context) error {
 		var r StoreReport
 		var answer StoreReply
 		var ok bool
-		if err == nil || !c.rare.share.unheard() {
-			r, answer, ok = c.say(true)
+		if err == nil || !c.shared().unreachable() {
+			r, answer, ok = c.sendReport(true)
 		}
-		again := c.passTurn()
+		again := c.endReporting()
 		c.decide(&r, answer)
 		if err == nil {
 			err = answer.Err
@@ -40,10 +40,10 @@ func (c *Circuit) Sync(ctx context.Context) error {
 // exchange asks for the moves that are due and reports what there is to report, until there is nothing more to say. It
 // leaves that to another goroutine which is at it already.
 func (c *Circuit) exchange() {
-	for c.takeTurn() {
+	for c.beginReporting() {
 		_ = c.runOrders()
-		r, answer, ok := c.say(false)
-		again := c.passTurn()
+		r, answer, ok := c.sendReport(false)
+		again := c.endReporting()
 		if !ok && !again {
 			return
 		}
@@ -51,11 +51,11 @@ func (c *Circuit) exchange() {
 	}
 }
 
-// say reports what there is to report. The turn must be taken.
-func (c *Circuit) say(asking bool) (r StoreReport, answer StoreReply, ok bool) {
+// sendReport reports what there is to report. The turn must be taken.
+func (c *Circuit) sendReport(asking bool) (r StoreReport, answer StoreReply, ok bool) {
 	if r, ok = c.takeReport(asking); ok {
-		answer = c.rare.share.hub.report(r)
-		c.reported(&r, &answer)
+		answer = c.shared().link.client.report(r)
+		c.applyReport(&r, &answer)
 	}
 	return r, answer, ok
 }
@@ -67,126 +67,126 @@ func (c *Circuit) takeReport(asking bool) (r StoreReport, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.load()
-	sh := c.rare.share
+	sh := c.shared()
 	now = max(c.m.now, now)
 	if sh.closed {
 		return r, false
 	}
-	if c.m.state == Closed && sh.acting == follows {
-		sh.tally.fold(c.successesLocked(), now, sh.breaksRun())
+	if c.m.state == Closed && sh.standing == inStep {
+		sh.outbox.tally.fold(c.successesLocked(), now, sh.successEndsRun())
 	}
-	r = StoreReport{Name: c.name, Node: sh.node, Epoch: sh.known, Shape: s.sharing.shape}
+	r = StoreReport{Name: c.name, Node: sh.link.node, Epoch: sh.view.epoch, Shape: s.sharing.shape}
 	switch {
-	case sh.news(s):
-		r.Batch = sh.tally.batch(now, s.sharing.shape.Window)
-		sh.tally = tally{okSeen: sh.tally.okSeen}
-		sh.sentAt, sh.wanted = now, notAtAll
+	case sh.hasNews(s):
+		r.Batch = sh.outbox.tally.batch(now, s.sharing.shape.Window)
+		sh.outbox.tally = tally{folded: sh.outbox.tally.folded}
+		sh.outbox.reportedAt, sh.outbox.scheduled = now, none
 	case !asking:
 		return r, false
 	}
-	sh.moving++
+	sh.view.epochOps++
 	return r, true
 }
 
-// reported takes in the answer to a report.
-func (c *Circuit) reported(r *StoreReport, answer *StoreReply) {
+// applyReport takes in the answer to a report.
+func (c *Circuit) applyReport(r *StoreReport, answer *StoreReply) {
 	now := c.load().time.now()
 	c.mu.Lock()
-	sh := c.rare.share
+	sh := c.shared()
 	if answer.Err != nil {
-		sh.lost += r.Batch.outcomes()
+		sh.outbox.lost += r.Batch.outcomes()
 	}
-	sh.shapedLocked(answer)
-	c.heardLocked(c.load(), answer, byRemote, nil, now)
+	sh.noteForeignLocked(answer)
+	c.applyReplyLocked(c.load(), answer, byRemote, nil, now)
 	c.mu.Unlock()
-	c.ended()
+	c.epochOpEnded()
 	if r.Batch.Longest == 0 {
 		answer.Ledger.Peak = 0 // no failure here: whatever it was, it was somebody else's to decide on
 	}
 }
 
-// takeTurn takes the turn, or leaves word that somebody wanted it.
-func (c *Circuit) takeTurn() bool {
-	sh := c.rare.share
+// beginReporting takes the turn, or leaves word that somebody wanted it.
+func (c *Circuit) beginReporting() bool {
+	sh := c.shared()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
-	case sh.turn <- struct{}{}:
+	case sh.outbox.reporting <- struct{}{}:
 		return true
 	default:
-		sh.again = true
+		sh.outbox.reportAgain = true
 		return false
 	}
 }
 
-// passTurn gives the turn back, and reports whether somebody wanted it meanwhile.
-func (c *Circuit) passTurn() (again bool) {
-	sh := c.rare.share
+// endReporting gives the turn back, and reports whether somebody wanted it meanwhile.
+func (c *Circuit) endReporting() (again bool) {
+	sh := c.shared()
 	c.mu.Lock()
-	<-sh.turn
-	again, sh.again = sh.again, false
+	<-sh.outbox.reporting
+	again, sh.outbox.reportAgain = sh.outbox.reportAgain, false
 	c.mu.Unlock()
-	c.tell(c.load())
+	c.deliver(c.load())
 	return again
 }
 
-// reportLocked notes an outcome of the closed state for the next report.
-func (c *Circuit) reportLocked(s *settings, e *event, slow bool) {
+// addToTallyLocked notes an outcome of the closed state for the next report.
+func (c *Circuit) addToTallyLocked(s *settings, e *event, slow bool) {
 	sh := c.shareLocked()
-	if !sh.follows() {
+	if !sh.isInStep() {
 		return
 	}
 	now := max(c.m.now, e.now)
-	sh.tally.fold(c.successesLocked(), now, sh.breaksRun())
+	sh.outbox.tally.fold(c.successesLocked(), now, sh.successEndsRun())
 	switch {
 	case e.outcome != Success:
-		sh.tally.add(now, e.outcome, slow, s.sharing.shape.Failures)
+		sh.outbox.tally.add(now, e.outcome, slow, s.sharing.shape.Failures)
 	case slow:
-		sh.tally.slice(now).slow++
+		sh.outbox.tally.slice(now).slow++
 	}
 	if e.outcome != Ignored {
-		sh.hint = e.hint // none for a success
+		sh.outbox.hint = e.hint // none for a success
 	}
 }
 
-// breaksRun reports whether a success now would end a run of failures.
-func (sh *share) breaksRun() bool {
-	return sh.ledger.Counts.ConsecutiveFailures > 0 || sh.tally.run.failures > 0
+// successEndsRun reports whether a success now would end a run of failures.
+func (sh *share) successEndsRun() bool {
+	return sh.view.ledger.Counts.ConsecutiveFailures > 0 || sh.outbox.tally.run.failures > 0
 }
 
-// asksForSuccessesLocked reports whether the next success is to be noted: it ends a run of the ledger's.
-func (c *Circuit) asksForSuccessesLocked() bool {
+// needsSuccessLocked reports whether the next success is to be noted: it ends a run of the ledger's.
+func (c *Circuit) needsSuccessLocked() bool {
 	sh := c.shareLocked()
-	return sh.follows() && sh.ledger.Counts.ConsecutiveFailures > 0 && !sh.tally.run.broken
+	return sh.isInStep() && sh.view.ledger.Counts.ConsecutiveFailures > 0 && !sh.outbox.tally.run.broken
 }
 
-// news reports whether there is something in the tally that the others need to know.
-func (sh *share) news(s *settings) bool {
-	r := &sh.tally.run
-	return r.failures > 0 || s.trips.grain > 0 && sh.tally.n > 0 || r.broken && sh.ledger.Counts.ConsecutiveFailures > 0
+// hasNews reports whether there is something in the tally that the others need to know.
+func (sh *share) hasNews(s *settings) bool {
+	r := &sh.outbox.tally.run
+	return r.failures > 0 || s.trips.grain > 0 && sh.outbox.tally.outcomes > 0 || r.broken && sh.view.ledger.Counts.ConsecutiveFailures > 0
 }
 
 // urgency is when the store should hear of what is tallied.
 type urgency uint8
 
 const (
-	notAtAll urgency = iota
-	soon             // at the next flush
-	atOnce           // as soon as the spacing of reports allows
-	promptly         // an order
+	none        urgency = iota
+	nextFlush           // at the next flush
+	rateLimited         // as soon as the spacing of reports allows
+	immediate           // an order
 )
 
 // urgencyLocked says when the tally should be reported, if the hub does not know already.
 func (c *Circuit) urgencyLocked(s *settings, now int64) urgency {
 	sh := c.shareLocked()
-	if !sh.follows() || !sh.news(s) {
-		return notAtAll
+	if !sh.isInStep() || !sh.hasNews(s) {
+		return none
 	}
 	u := sh.urgency(s, now, c.run)
-	if !sh.hub.immediate && u <= sh.wanted {
-		return notAtAll
+	if !sh.link.client.immediate && u <= sh.outbox.scheduled {
+		return none
 	}
-	sh.wanted = u
+	sh.outbox.scheduled = u
 	return u
 }
 
@@ -194,12 +194,12 @@ func (c *Circuit) urgencyLocked(s *settings, now int64) urgency {
 // everywhere, whatever was last seen of the ledger.
 func (sh *share) urgency(s *settings, now int64, run uint32) urgency {
 	switch {
-	case sh.hub.immediate, sh.tally.run.broken && sh.ledger.Counts.ConsecutiveFailures > 0:
-		return atOnce
-	case sh.tally.run.failures > 0 && (run > 1 || now-sh.sentAt >= int64(s.sharing.flushEvery) || s.trips.nearly(sh)):
-		return atOnce
+	case sh.link.client.immediate, sh.outbox.tally.run.broken && sh.view.ledger.Counts.ConsecutiveFailures > 0:
+		return rateLimited
+	case sh.outbox.tally.run.failures > 0 && (run > 1 || now-sh.outbox.reportedAt >= int64(s.sharing.flushEvery) || s.trips.nearly(sh)):
+		return rateLimited
 	}
-	return soon
+	return nextFlush
 }
 
 // heldBy reports whether a condition, the user's own aside, is met by the ledger's counts; and whether it is one that a
@@ -232,17 +232,17 @@ func (p *tripPolicy) heldBy(l *Ledger) (held, onRun bool) {
 
 // nearly reports whether what is tallied may have made half of what it takes.
 func (p *tripPolicy) nearly(sh *share) bool {
-	l := &sh.ledger
-	failed := l.Counts.Failures + sh.tally.run.failures
-	calls := l.Counts.Successes + l.Counts.Failures + sh.tally.n
+	l := &sh.view.ledger
+	failed := l.Counts.Failures + sh.outbox.tally.run.failures
+	calls := l.Counts.Successes + l.Counts.Failures + sh.outbox.tally.outcomes
 	for i := range p.rules {
 		r := &p.rules[i]
 		near := false
 		switch r.kind {
 		case tripConsecutive:
-			near = 2*(l.Counts.ConsecutiveFailures+sh.tally.run.longest) >= uint64(r.failures)
+			near = 2*(l.Counts.ConsecutiveFailures+sh.outbox.tally.run.longest) >= uint64(r.failures)
 		case tripCount:
-			near = 2*(l.Recent+sh.tally.run.failures) >= uint64(r.failures)
+			near = 2*(l.Recent+sh.outbox.tally.run.failures) >= uint64(r.failures)
 		case tripRate, tripSlow:
 			near = 2*calls >= uint64(r.minCalls) && 2*failed*ppm >= r.ppm*calls
 		case tripWhen:

@@ -1,27 +1,27 @@
 package breaker
 
-// sharedLocked is the account of the share.
-func (c *Circuit) sharedLocked(s *settings, wall anchor) *StoreStatus {
+// storeStatusLocked is the account of the share.
+func (c *Circuit) storeStatusLocked(s *settings, wall anchor) *StoreStatus {
 	sh := c.shareLocked()
 	if sh == nil {
 		return nil
 	}
 	a := &StoreStatus{
-		Epoch:     sh.known,
-		Alone:     !sh.follows(),
-		Connected: sh.failed == nil && !sh.away(),
-		LastError: sh.strange,
-		Lost:      sh.lost,
-		Foreign:   sh.foreign,
+		Epoch:     sh.view.epoch,
+		Alone:     !sh.isInStep(),
+		Connected: sh.link.lastErr == nil && !sh.unavailable(),
+		LastError: sh.link.anomaly,
+		Lost:      sh.outbox.lost,
+		Foreign:   sh.link.foreign,
 	}
-	if sh.news(s) {
-		a.Pending = sh.tally.n
+	if sh.hasNews(s) {
+		a.Pending = sh.outbox.tally.outcomes
 	}
-	if sh.failed != nil {
-		a.LastError = sh.failed.Error()
+	if sh.link.lastErr != nil {
+		a.LastError = sh.link.lastErr.Error()
 	}
-	if sh.seen {
-		a.Exchanged = wall.at(sh.seenAt)
+	if sh.link.exchanged {
+		a.Exchanged = wall.at(sh.link.exchangedAt)
 	}
 	return a
 }
@@ -29,20 +29,20 @@ func (c *Circuit) sharedLocked(s *settings, wall anchor) *StoreStatus {
 // sharedCountsLocked is the ledger's counts as last seen, and what is still to be reported.
 func (c *Circuit) sharedCountsLocked(s *settings) (n Counts, ok bool) {
 	sh := c.shareLocked()
-	if !sh.follows() || c.m.state != Closed {
+	if !sh.isInStep() || c.m.state != Closed {
 		return n, false
 	}
-	sh.tally.fold(c.successesLocked(), c.m.now, sh.breaksRun())
-	n = sh.ledger.Counts
-	for _, t := range sh.tally.slices {
+	sh.outbox.tally.fold(c.successesLocked(), c.m.now, sh.successEndsRun())
+	n = sh.view.ledger.Counts
+	for _, t := range sh.outbox.tally.slices {
 		n.Successes += t.ok
 		n.Failures += t.failed
 		n.Ignored += t.ignored
 		n.Slow += t.slow
 	}
-	r := &sh.tally.run
+	r := &sh.outbox.tally.run
 	if s.sharing.shape.Failures > 0 && s.trips.rules[0].kind == tripConsecutive {
-		n.ConsecutiveFailures = sh.ledger.RecentRun
+		n.ConsecutiveFailures = sh.view.ledger.RecentRun
 	}
 	if r.broken {
 		n.ConsecutiveFailures = 0

@@ -7,11 +7,11 @@ import (
 
 // tally is what is to be reported.
 type tally struct {
-	slices []tallySlice
-	times  []int64 // of the last failures
-	run    runShape
-	n      uint64 // outcomes in the slices
-	okSeen uint64 // of the epoch's successes, those that are in here or were before
+	slices       []tallySlice
+	failureTimes []int64 // of the last failures
+	run          runShape
+	outcomes     uint64 // outcomes in the slices
+	folded       uint64 // of the epoch's successes, those that are in here or were before
 }
 
 type tallySlice struct {
@@ -29,21 +29,21 @@ type runShape struct {
 }
 
 const (
-	tallySlices = 40        // at most so many
-	tallyGrain  = 5_000_000 // 5ms: outcomes no farther apart are one slice
+	maxTallySlices = 40        // at most so many
+	sliceGrain     = 5_000_000 // 5ms: outcomes no farther apart are one slice
 )
 
 // slice returns where to count what happens now. Where there are too many, neighbours are merged.
 func (t *tally) slice(now int64) *sums {
-	if n := len(t.slices); n > 0 && now-t.slices[n-1].at < tallyGrain {
+	if n := len(t.slices); n > 0 && now-t.slices[n-1].at < sliceGrain {
 		return &t.slices[n-1].sums
 	}
-	if len(t.slices) == tallySlices {
-		for i := range tallySlices / 2 {
+	if len(t.slices) == maxTallySlices {
+		for i := range maxTallySlices / 2 {
 			t.slices[2*i].plus(t.slices[2*i+1].sums)
 			t.slices[i] = t.slices[2*i]
 		}
-		t.slices = t.slices[:tallySlices/2]
+		t.slices = t.slices[:maxTallySlices/2]
 	}
 	t.slices = append(t.slices, tallySlice{at: now})
 	return &t.slices[len(t.slices)-1].sums
@@ -51,13 +51,13 @@ func (t *tally) slice(now int64) *sums {
 
 // fold takes in the successes that were only counted so far. breaks says whether they may have ended a run.
 func (t *tally) fold(successes uint64, now int64, breaks bool) {
-	n := successes - t.okSeen
-	t.okSeen = successes
+	n := successes - t.folded
+	t.folded = successes
 	if n == 0 {
 		return
 	}
 	t.slice(now).ok += n
-	t.n += n
+	t.outcomes += n
 	if t.run.early = t.run.early || !breaks; breaks {
 		t.run.broken = true
 		t.run.tail = 0
@@ -68,7 +68,7 @@ func (t *tally) fold(successes uint64, now int64, breaks bool) {
 // add takes in one outcome that is no success. keep is how many times of failures are kept.
 func (t *tally) add(now int64, o Outcome, slow bool, keep int) {
 	t.slice(now).count(o, slow)
-	t.n++
+	t.outcomes++
 	if o != Failure {
 		return
 	}
@@ -81,7 +81,7 @@ func (t *tally) add(now int64, o Outcome, slow bool, keep int) {
 	}
 	r.longest = max(r.longest, r.tail)
 	if keep > 0 {
-		t.times = append(t.times[max(0, len(t.times)-keep+1):], now)
+		t.failureTimes = append(t.failureTimes[max(0, len(t.failureTimes)-keep+1):], now)
 	}
 }
 
@@ -93,7 +93,7 @@ func (t *tally) batch(now int64, window time.Duration) (b StoreBatch) {
 			b.Slices = append(b.Slices, StoreSlice{Age: age, Successes: s.ok, Failures: s.failed, Ignored: s.ignored, Slow: s.slow})
 		}
 	}
-	for _, at := range t.times {
+	for _, at := range t.failureTimes {
 		b.FailureAges = append(b.FailureAges, duration(now-at))
 	}
 	r := &t.run
@@ -109,7 +109,7 @@ func (b *StoreBatch) outcomes() (n uint64) {
 	return n
 }
 
-// decides reports whether a batch has what a trip policy looks at.
-func (b *StoreBatch) decides() bool {
+// countsForTrip reports whether a batch has what a trip policy looks at.
+func (b *StoreBatch) countsForTrip() bool {
 	return slices.ContainsFunc(b.Slices, func(s StoreSlice) bool { return s.Successes > 0 || s.Failures > 0 })
 }

@@ -88,7 +88,7 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 		InFlight: c.inFlightLocked(),
 		Counts:   c.liveCountsLocked(s),
 		Totals:   c.totalsLocked(),
-		Shared:   c.sharedLocked(s, wall),
+		Shared:   c.storeStatusLocked(s, wall),
 	}
 	switch {
 	case m.state == Open:
@@ -97,10 +97,7 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 			snap.Since = snap.Until
 		}
 	case m.state == HalfOpen:
-		snap.Probes = int64(m.liveLeases())
-		if sh := c.shareLocked(); sh.follows() {
-			snap.Probes = max(snap.Probes, int64(sh.ledger.Slots))
-		}
+		snap.Probes = max(int64(m.liveLeases()), c.sharedProbesLocked())
 	}
 	snap.ConsecutiveFailures = snap.Counts.ConsecutiveFailures
 	snap.ConsecutiveSuccesses = snap.Counts.ConsecutiveSuccesses

@@ -7,50 +7,140 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// The store's operations, bounded in time.
+// storeClient carries out the operations of one Store: each returns within a bounded time, and a panic is its error. From
+// the answers it knows which names, or the whole store, cannot be reached. It knows nothing of circuits; the syncer does.
+//
+// A name is unreachable if its last operation had no answer. The store is unreachable if all names are, or if some are and
+// checkAvailability has found no other that answers: then nobody asks it but the syncer's loop, now and then. A Store that
+// is Immediate is never unreachable.
+type storeClient struct {
+	store     Store
+	immediate bool          // operations never wait: they are called directly
+	timeout   time.Duration // of one operation
+	changed   func()        // called when a name or the store became reachable or unreachable; must not block
 
-func (h *hub) report(r StoreReport) StoreReply {
-	return h.one(r.Name, func(ctx context.Context) []StoreReply { return h.store.Report(ctx, []StoreReport{r}) })
+	unreachable    atomic.Bool
+	calls          atomic.Int32 // immediate: operations under way
+	overdue        atomic.Int32 // operations that were given up, but have not returned
+	overdueRetries atomic.Int32 // those of them that were begun when no answer was expected
+
+	mu         sync.Mutex
+	names      map[string]*atomic.Bool // of the circuits there are; whether each is unreachable
+	unanswered map[string]int          // the unreachable ones: how many operations in a row had no answer
+	answers    uint64                  // operations that were answered
+	suspect    bool                    // a name became unreachable while others may be reached: checkAvailability is to find out
 }
 
-func (h *hub) read(name string) StoreReply {
-	return h.readMany([]string{name})[0]
+const (
+	defaultTimeout    = 250 * time.Millisecond // of a Store that does not say
+	maxOverdue        = 256                    // operations that do not return, before no more are begun
+	maxOverdueRetries = 8                      // the same for operations that are not expected to be answered
+	maxSuspectReads   = 3                      // names that do not answer either, before the store is taken to be unreachable
+)
+
+func newStoreClient(s Store, changed func()) *storeClient {
+	sc := &storeClient{store: s, timeout: defaultTimeout, changed: changed}
+	sc.names, sc.unanswered = make(map[string]*atomic.Bool), make(map[string]int)
+	if i, ok := s.(interface{ Immediate() bool }); ok {
+		sc.immediate = i.Immediate()
+	}
+	if t, ok := s.(interface{ Timeout() time.Duration }); ok && t.Timeout() > 0 {
+		sc.timeout = t.Timeout()
+	}
+	return sc
 }
 
-func (h *hub) readMany(names []string) []StoreReply {
-	return h.many(names, func(ctx context.Context) []StoreReply { return h.store.Read(ctx, names) })
+// addName makes a name known. It returns where to read whether the name is unreachable.
+func (sc *storeClient) addName(name string) (unreachable *atomic.Bool) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	unreachable = new(atomic.Bool)
+	sc.names[name] = unreachable
+	return unreachable
 }
 
-func (h *hub) move(m StoreMove) StoreReply {
-	return h.single(m.Name, func(ctx context.Context) (Ledger, error) { return h.store.Move(ctx, m) })
+func (sc *storeClient) removeName(name string) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	delete(sc.names, name)
+	delete(sc.unanswered, name)
 }
 
-func (h *hub) acquire(a StoreAcquire) StoreReply {
-	return h.single(a.Name, func(ctx context.Context) (Ledger, error) { return h.store.Acquire(ctx, a) })
+// anyName returns one of the names, at random.
+func (sc *storeClient) anyName() (name string, ok bool) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	for name := range sc.names {
+		return name, true
+	}
+	return "", false
 }
 
-func (h *hub) settle(v StoreVerdict) StoreReply {
-	return h.single(v.Name, func(ctx context.Context) (Ledger, error) { return h.store.Settle(ctx, v) })
+// The operations.
+
+func (sc *storeClient) watch(w StoreWatcher) (unwatch func(), err error) {
+	_, err = contained(context.Background(), func(context.Context) []StoreReply {
+		unwatch = sc.store.Watch(w)
+		return nil
+	})
+	return unwatch, err
 }
 
-func (h *hub) single(name string, op func(context.Context) (Ledger, error)) StoreReply {
-	return h.one(name, func(ctx context.Context) []StoreReply {
-		l, err := op(ctx)
-		return []StoreReply{{l, err}}
+// endWatch ends a watch; nobody is left who could be told that it panicked.
+func (sc *storeClient) endWatch(unwatch func()) {
+	_, _ = contained(context.Background(), func(context.Context) []StoreReply {
+		unwatch()
+		return nil
 	})
 }
 
-func (h *hub) one(name string, op func(context.Context) []StoreReply) StoreReply {
-	return h.many([]string{name}, op)[0]
+func (sc *storeClient) report(r StoreReport) StoreReply {
+	return sc.reportMany([]StoreReport{r})[0]
 }
 
-// many runs an operation that asks about names, and judges by the answers who is away.
-func (h *hub) many(names []string, op func(context.Context) []StoreReply) []StoreReply {
-	replies, err := h.bounded(h.hopeless(names), op)
+func (sc *storeClient) reportMany(reports []StoreReport) []StoreReply {
+	names := make([]string, len(reports))
+	for i := range reports {
+		names[i] = reports[i].Name
+	}
+	return sc.operate(names, func(ctx context.Context) []StoreReply { return sc.store.Report(ctx, reports) })
+}
+
+func (sc *storeClient) read(name string) StoreReply {
+	return sc.readMany([]string{name})[0]
+}
+
+func (sc *storeClient) readMany(names []string) []StoreReply {
+	return sc.operate(names, func(ctx context.Context) []StoreReply { return sc.store.Read(ctx, names) })
+}
+
+func (sc *storeClient) move(m StoreMove) StoreReply {
+	return sc.operateOne(m.Name, func(ctx context.Context) (Ledger, error) { return sc.store.Move(ctx, m) })
+}
+
+func (sc *storeClient) acquire(a StoreAcquire) StoreReply {
+	return sc.operateOne(a.Name, func(ctx context.Context) (Ledger, error) { return sc.store.Acquire(ctx, a) })
+}
+
+func (sc *storeClient) settle(v StoreVerdict) StoreReply {
+	return sc.operateOne(v.Name, func(ctx context.Context) (Ledger, error) { return sc.store.Settle(ctx, v) })
+}
+
+func (sc *storeClient) operateOne(name string, op func(context.Context) (Ledger, error)) StoreReply {
+	return sc.operate([]string{name}, func(ctx context.Context) []StoreReply {
+		l, err := op(ctx)
+		return []StoreReply{{l, err}}
+	})[0]
+}
+
+// operate carries out an operation about names, and learns from the replies who is reachable. It returns one reply per name.
+func (sc *storeClient) operate(names []string, op func(context.Context) []StoreReply) []StoreReply {
+	replies, err := sc.bounded(!sc.expectsAnswer(names), op)
 	if err == nil && len(replies) != len(names) {
 		err = fmt.Errorf("breaker: store gave %d replies to %d questions", len(replies), len(names))
 	}
@@ -60,121 +150,44 @@ func (h *hub) many(names []string, op func(context.Context) []StoreReply) []Stor
 			replies[i].Err = err
 		}
 	}
-	if !h.immediate {
-		h.judge(names, replies)
+	if !sc.immediate {
+		sc.markReachability(names, replies)
 	}
 	return replies
 }
 
-// hopeless reports whether an answer would be a surprise.
-func (h *hub) hopeless(names []string) bool {
-	if h.immediate {
-		return false
+// expectsAnswer reports whether the store and all of these names were reachable at the last operation.
+func (sc *storeClient) expectsAnswer(names []string) bool {
+	if sc.immediate {
+		return true
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.away.Load() || slices.ContainsFunc(names, func(name string) bool { return h.silent[name] > 0 })
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	return !sc.unreachable.Load() && !slices.ContainsFunc(names, func(name string) bool { return sc.unanswered[name] > 0 })
 }
 
-// answered reports whether the store has answered, be it that it cannot use the ledger.
-func (r StoreReply) answered() bool { return r.Err == nil || errors.Is(r.Err, ErrLedger) }
-
-// judge takes the names that had no answer to be away. The store is away where all of them are; where some may not be,
-// serve asks one of these.
-func (h *hub) judge(names []string, replies []StoreReply) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	news, any := false, false
-	for i, name := range names {
-		ok := replies[i].answered()
-		any = any || ok
-		l := h.members[name]
-		if l == nil {
-			continue // it has left
-		}
-		if ok {
-			delete(h.silent, name)
-		} else {
-			h.silent[name]++
-		}
-		news = l.away.Swap(!ok) == ok || news
-	}
-	switch {
-	case any:
-		h.answers++
-		h.doubt = false
-		news = h.away.Swap(false) || news
-	case len(h.silent) == len(h.members):
-		news = !h.away.Swap(true) || news
-	default:
-		h.doubt = h.doubt || news && !h.away.Load()
-	}
-	if news {
-		h.rouse()
-	}
-}
-
-// silentNames returns the names that had no answer, those first that were asked about least often.
-func (h *hub) silentNames() []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(h.silent), func(a, b string) int { return cmp.Compare(h.silent[a], h.silent[b]) })
-}
-
-// gone reports whether the store is away. Where there is doubt it asks about names that may still have an answer, each
-// by itself: one that hangs must not speak for the others.
-func (h *hub) gone() bool {
-	h.mu.Lock()
-	doubt, answers := h.doubt, h.answers
-	h.doubt = false
-	h.mu.Unlock()
-	for n := 0; doubt && n < witnesses; n++ {
-		h.mu.Lock()
-		name, ok := "", false
-		for name = range h.members {
-			if ok = h.silent[name] == 0; ok {
-				break
-			}
-		}
-		h.mu.Unlock()
-		if ok {
-			h.read(name)
-		}
-		h.mu.Lock()
-		h.doubt = false
-		switch {
-		case h.answers != answers, len(h.silent) == 0:
-			doubt = false
-		case !ok || n == witnesses-1:
-			h.away.Store(true)
-		}
-		h.mu.Unlock()
-	}
-	return h.away.Load()
-}
-
-// bounded runs an operation, and gives up on one that does not return in time. Of those that are hopeless it begins
-// no others while some do not return.
-func (h *hub) bounded(hopeless bool, op func(context.Context) []StoreReply) (replies []StoreReply, err error) {
-	if h.immediate {
-		h.busy.Add(1)
-		defer h.busy.Add(-1)
+// bounded runs an operation, and gives up on one that does not return in time. A retry is an operation that is not expected
+// to be answered; fewer of those may hang at once, or a store that never returns would collect a goroutine at every try.
+func (sc *storeClient) bounded(retry bool, op func(context.Context) []StoreReply) (replies []StoreReply, err error) {
+	if sc.immediate {
+		sc.calls.Add(1)
+		defer sc.calls.Add(-1)
 		return contained(context.Background(), op)
 	}
-	if hopeless && h.trying.Load() >= triesAtMost || h.overdue.Load() >= overdueAtMost {
+	if retry && sc.overdueRetries.Load() >= maxOverdueRetries || sc.overdue.Load() >= maxOverdue {
 		return nil, errOverdue
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), h.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), sc.timeout)
 	type result struct {
 		replies []StoreReply
 		err     error
 	}
 	done := make(chan result, 1)
-	var over atomic.Bool // it has ended, or was given up; whoever finds it so counts it out
+	var over atomic.Bool // set when it has returned and when it is given up; whoever finds it set takes it out of the count
 	count := func(by int32) {
-		h.overdue.Add(by)
-		if hopeless {
-			h.trying.Add(by)
+		sc.overdue.Add(by)
+		if retry {
+			sc.overdueRetries.Add(by)
 		}
 	}
 	go func() {
@@ -187,7 +200,7 @@ func (h *hub) bounded(hopeless bool, op func(context.Context) []StoreReply) (rep
 		replies, err := contained(ctx, op)
 		done <- result{replies, err}
 	}()
-	late := time.NewTimer(h.timeout + h.timeout/4)
+	late := time.NewTimer(sc.timeout + sc.timeout/4)
 	defer late.Stop()
 	select {
 	case r := <-done:
@@ -197,13 +210,13 @@ func (h *hub) bounded(hopeless bool, op func(context.Context) []StoreReply) (rep
 		if over.Swap(true) {
 			count(-1)
 		}
-		return nil, fmt.Errorf("breaker: store did not return within %v", h.timeout)
+		return nil, fmt.Errorf("breaker: store did not return within %v", sc.timeout)
 	}
 }
 
 var errOverdue = errors.New("breaker: store has not returned from what it was asked before")
 
-// contained runs an operation, whose panic is its error.
+// contained runs an operation, whose panic becomes its error.
 func contained(ctx context.Context, op func(context.Context) []StoreReply) (replies []StoreReply, err error) {
 	err = errors.New("breaker: store ended the goroutine")
 	defer func() {
@@ -212,4 +225,103 @@ func contained(ctx context.Context, op func(context.Context) []StoreReply) (repl
 		}
 	}()
 	return op(ctx), nil
+}
+
+// Reachability.
+
+// answered reports whether the store has answered. That a ledger is unusable is an answer.
+func (r StoreReply) answered() bool { return r.Err == nil || errors.Is(r.Err, ErrLedger) }
+
+// markReachability enters which names were answered. One answer shows that the store is reachable. If none was given, it is
+// unreachable if no name is left that was; otherwise it is suspect.
+func (sc *storeClient) markReachability(names []string, replies []StoreReply) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	changed, any := false, false
+	for i, name := range names {
+		ok := replies[i].answered()
+		any = any || ok
+		unreachable := sc.names[name]
+		if unreachable == nil {
+			continue // its last circuit has left
+		}
+		if ok {
+			delete(sc.unanswered, name)
+		} else {
+			sc.unanswered[name]++
+		}
+		changed = unreachable.Swap(!ok) == ok || changed
+	}
+	switch {
+	case any:
+		sc.answers++
+		sc.suspect = false
+		changed = sc.unreachable.Swap(false) || changed
+	case len(sc.unanswered) == len(sc.names):
+		changed = !sc.unreachable.Swap(true) || changed
+	default:
+		sc.suspect = sc.suspect || changed && !sc.unreachable.Load()
+	}
+	if changed {
+		sc.changed()
+	}
+}
+
+// checkAvailability reports whether the store is reachable. If it is suspect, this reads names that are not known to be
+// unreachable, one in each operation: a name that hangs would take the others of its operation with it.
+func (sc *storeClient) checkAvailability() bool {
+	sc.mu.Lock()
+	suspect, answers := sc.suspect, sc.answers
+	sc.suspect = false
+	sc.mu.Unlock()
+	for n := 0; suspect && n < maxSuspectReads; n++ {
+		name, ok := sc.reachableName()
+		if ok {
+			sc.read(name)
+		}
+		sc.mu.Lock()
+		sc.suspect = false
+		switch {
+		case sc.answers != answers, len(sc.unanswered) == 0:
+			suspect = false
+		case !ok || n == maxSuspectReads-1:
+			sc.unreachable.Store(true)
+		}
+		sc.mu.Unlock()
+	}
+	return !sc.unreachable.Load()
+}
+
+// reachableName returns a name that is not known to be unreachable, at random.
+func (sc *storeClient) reachableName() (name string, ok bool) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	for name := range sc.names {
+		if sc.unanswered[name] == 0 {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// isSuspect reports whether checkAvailability has something to find out.
+func (sc *storeClient) isSuspect() bool {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	return sc.suspect
+}
+
+// unreachableNames returns the names that had no answer, those first that were asked about least often.
+func (sc *storeClient) unreachableNames() []string {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(sc.unanswered), func(a, b string) int {
+		return cmp.Compare(sc.unanswered[a], sc.unanswered[b])
+	})
+}
+
+func (sc *storeClient) anyUnreachable() bool {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	return len(sc.unanswered) > 0
 }

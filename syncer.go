@@ -1,7 +1,6 @@
 package breaker
 
 import (
-	"context"
 	"maps"
 	"math/rand/v2"
 	"runtime"
@@ -12,157 +11,146 @@ import (
 	"weak"
 )
 
-// hub is what all circuits of this process that are on one Store have in common: the watch, the clock for what is due,
-// and the knowledge that the store is away. With a Store that is Immediate everything is done by the call that needs it;
-// otherwise there is one goroutine, and the Store's own, whatever the number of circuits. A hub lasts as long as it has
-// circuits, and keeps none of them alive unless it has something to report.
-type hub struct {
-	store     Store
-	immediate bool
-	timeout   time.Duration
-	unwatch   func() // nil: the store has given none
-	unwatched error  // why nothing is watched
-	stop      chan struct{}
-	wake      chan struct{}
-	time      *timeline    // of this process, whatever clock the circuits have: it paces real connections
-	away      atomic.Bool  // the store did not answer, whatever the name: nobody asks it but the hub, now and then
-	busy      atomic.Int32 // immediate: operations under way
-	overdue   atomic.Int32 // operations that were given up, but have not returned
-	trying    atomic.Int32 // those of them that were begun without much hope
+// syncer keeps all circuits of this process that are on one Store in step with it: it watches the store, reports for the
+// circuits when they are due, polls, and tries a store that cannot be reached.
+//
+// For a Store that is Immediate all of that is done within the calls that need it. Otherwise there is one goroutine, loop,
+// besides the Store's own, whatever the number of circuits. A syncer lasts as long as it has circuits. It keeps no circuit
+// alive but those that are due.
+type syncer struct {
+	client  *storeClient
+	time    *timeline // real time, whatever clock the circuits have: it paces I/O
+	unwatch func()    // nil: Watch has returned none
+	// watchErr is why the store is not watched; nil if it is. Circuits then learn of changes by polling only.
+	watchErr error
+	stop     chan struct{} // closed when the last circuit has left
+	wake     chan struct{} // one place: loop is to look again
 
-	mu      sync.Mutex
-	members map[string]*line
-	silent  map[string]int // names whose last operation had no answer, and how many in a row had none
-	answers uint64         // operations that were answered
-	doubt   bool           // one was not that might have been
-	n       int
-	due     map[*Circuit]int64 // who has something to say, and when
-	resync  bool               // everybody should read
-	nextAt  int64              // when serve looks again
-	names   []string           // to poll, what is left of the present round
-	untold  []*Circuit         // whose hooks have to be told of what a store's word has changed
+	circuits int // guarded by syncers
 
-	retryAt int64 // serve's own: when to try what is away
+	mu          sync.Mutex
+	byName      map[string]*peers
+	due         map[*Circuit]int64 // circuits with something to report or to ask, and from when on they may
+	wakeAt      int64              // when loop looks again without being woken
+	resync      bool               // all circuits in use are to be read
+	pollQueue   []string           // names that this round of polling has not come to yet
+	undelivered []*Circuit         // circuits with news for their hooks, or orders, from a push
+
+	retryAt int64 // when to ask again what cannot be reached; only loop uses it
 }
 
-// line is what the circuits of one name have in common.
-type line struct {
-	all  []weak.Pointer[Circuit]
-	away atomic.Bool // its last operation had no answer: one ledger may be out of reach where others are not
+// peers is the circuits of one name.
+type peers struct {
+	all         []weak.Pointer[Circuit] // guarded by the syncer's mu
+	unreachable *atomic.Bool            // their name had no answer, though other names may have; needs no lock
 }
 
 const (
-	defaultTimeout = 250 * time.Millisecond // of a Store that does not say
-	spacing        = 10 * time.Millisecond  // between two reports of one circuit
-	pollEvery      = time.Second            // how often circuits in use are read, whether anything was pushed or not
-	pollAtMost     = 500                    // in one second
-	reportAtMost   = 256                    // in one operation
-	retryEvery     = 250 * time.Millisecond // how often what is away is tried, and up to as much more by chance
-	witnesses      = 3                      // names to ask before a store is taken to be away
-	retryFailures  = 3                      // how many operations of one try may have no answer
-	overdueAtMost  = 256                    // operations that do not return, before there are no more of them
-	triesAtMost    = 8                      // those of them that were begun while what they asked for was away
+	reportSpacing    = 10 * time.Millisecond  // between two reports of one circuit
+	pollEvery        = time.Second            // how often circuits in use are read, whether anything was pushed or not
+	maxPolled        = 500                    // names in one poll
+	maxPerOperation  = 256                    // names in one operation
+	retryEvery       = 250 * time.Millisecond // how often an unreachable store or name is asked; up to as much is added at random
+	maxRetryFailures = 3                      // operations of one try that may have no answer
 )
 
-// hubs finds the hub of a Store: circuits of one process share its watch.
-var hubs struct {
+// syncers holds the syncer of each Store in use.
+var syncers struct {
 	sync.Mutex
-	of map[Store]*hub
+	of map[Store]*syncer
 }
 
-// hubOf returns the hub of a store, with one place in it taken for a circuit that will join.
-func hubOf(s Store) *hub {
-	hubs.Lock()
-	defer hubs.Unlock()
-	h := hubs.of[s]
-	if h == nil {
-		h = &hub{store: s, timeout: defaultTimeout, stop: make(chan struct{}), wake: make(chan struct{}, 1), time: newTimeline(nil), nextAt: never}
-		h.members, h.silent, h.due = make(map[string]*line), make(map[string]int), make(map[*Circuit]int64)
-		if i, ok := s.(interface{ Immediate() bool }); ok {
-			h.immediate = i.Immediate()
+// syncerOf returns the syncer of a store, and counts one circuit that add will enter.
+func syncerOf(s Store) *syncer {
+	syncers.Lock()
+	defer syncers.Unlock()
+	y := syncers.of[s]
+	if y == nil {
+		y = newSyncer(s)
+		if syncers.of == nil {
+			syncers.of = make(map[Store]*syncer)
 		}
-		if t, ok := s.(interface{ Timeout() time.Duration }); ok && t.Timeout() > 0 {
-			h.timeout = t.Timeout()
-		}
-		_, h.unwatched = contained(context.Background(), func(context.Context) []StoreReply {
-			h.unwatch = s.Watch(h)
-			return nil
-		})
-		if !h.immediate {
-			go h.serve()
-		}
-		if hubs.of == nil {
-			hubs.of = make(map[Store]*hub)
-		}
-		hubs.of[s] = h
+		syncers.of[s] = y
 	}
-	h.n++
-	return h
+	y.circuits++
+	return y
 }
 
-// join enters a circuit. When nobody holds it any more, it leaves by itself.
-func (h *hub) join(c *Circuit) {
+func newSyncer(s Store) *syncer {
+	y := &syncer{stop: make(chan struct{}), wake: make(chan struct{}, 1), time: newTimeline(nil), wakeAt: never}
+	y.byName, y.due = make(map[string]*peers), make(map[*Circuit]int64)
+	y.client = newStoreClient(s, y.wakeUp)
+	y.unwatch, y.watchErr = y.client.watch(y)
+	if !y.client.immediate {
+		go y.loop()
+	}
+	return y
+}
+
+// add enters a circuit that syncerOf has counted. One that is garbage collected is removed.
+func (y *syncer) add(c *Circuit) {
 	p := weak.Make(c)
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	y.mu.Lock()
+	defer y.mu.Unlock()
 	name := c.name
-	l := h.members[name]
+	l := y.byName[name]
 	if l == nil {
-		l = new(line)
-		h.members[name] = l
+		l = &peers{unreachable: y.client.addName(name)}
+		y.byName[name] = l
 	}
 	l.all = append(l.all, p)
-	c.rare.share.line = l
-	runtime.AddCleanup(c, func(p weak.Pointer[Circuit]) { h.forget(name, p) }, p)
+	c.shared().link.peers = l
+	runtime.AddCleanup(c, func(p weak.Pointer[Circuit]) { y.remove(name, p) }, p)
 }
 
-// leave takes a circuit out.
-func (h *hub) leave(c *Circuit) {
-	h.mu.Lock()
-	delete(h.due, c)
-	h.mu.Unlock()
-	h.forget(c.name, weak.Make(c))
+// leave removes a circuit that is closed.
+func (y *syncer) leave(c *Circuit) {
+	y.mu.Lock()
+	delete(y.due, c)
+	y.mu.Unlock()
+	y.remove(c.name, weak.Make(c))
 }
 
-// forget ends the hub with its last circuit.
-func (h *hub) forget(name string, p weak.Pointer[Circuit]) {
-	hubs.Lock()
-	defer hubs.Unlock()
-	h.mu.Lock()
-	i := -1
-	l := h.members[name]
-	if l != nil {
-		i = slices.Index(l.all, p)
-	}
-	if i < 0 {
-		h.mu.Unlock()
+// remove removes a circuit if it is there, and ends the syncer with the last one.
+func (y *syncer) remove(name string, p weak.Pointer[Circuit]) {
+	syncers.Lock()
+	defer syncers.Unlock()
+	if !y.removePeer(name, p) {
 		return
+	}
+	if y.circuits--; y.circuits > 0 {
+		return
+	}
+	delete(syncers.of, y.client.store)
+	close(y.stop)
+	if y.unwatch != nil {
+		go y.client.endWatch(y.unwatch) // it waits for a call of Changed or Resync, which may be the one that we are in
+	}
+}
+
+func (y *syncer) removePeer(name string, p weak.Pointer[Circuit]) (removed bool) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	l := y.byName[name]
+	if l == nil {
+		return false
+	}
+	i := slices.Index(l.all, p)
+	if i < 0 {
+		return false
 	}
 	if l.all = slices.Delete(l.all, i, i+1); len(l.all) == 0 {
-		delete(h.members, name)
-		delete(h.silent, name)
+		delete(y.byName, name)
+		y.client.removeName(name)
 	}
-	h.mu.Unlock()
-	if h.n--; h.n > 0 {
-		return
-	}
-	delete(hubs.of, h.store)
-	close(h.stop)
-	if h.unwatch != nil {
-		go func() { // it waits for what is being delivered, perhaps by this very goroutine
-			_, _ = contained(context.Background(), func(context.Context) []StoreReply { // nobody is left to be told
-				h.unwatch()
-				return nil
-			})
-		}()
-	}
+	return true
 }
 
 // named returns the circuits of a name.
-func (h *hub) named(name string) (all []*Circuit) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if l := h.members[name]; l != nil {
+func (y *syncer) named(name string) (all []*Circuit) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if l := y.byName[name]; l != nil {
 		for _, p := range l.all {
 			if c := p.Value(); c != nil {
 				all = append(all, c)
@@ -172,224 +160,223 @@ func (h *hub) named(name string) (all []*Circuit) {
 	return all
 }
 
-func (h *hub) allNamesLocked() []string { return slices.Collect(maps.Keys(h.members)) }
+func (y *syncer) allNamesLocked() []string { return slices.Collect(maps.Keys(y.byName)) }
 
-// Changed is called by the store.
-func (h *hub) Changed(name string, l Ledger) {
-	for _, c := range h.named(name) {
-		c.pushed(l)
+// Changed is called by the store: syncer is its StoreWatcher.
+func (y *syncer) Changed(name string, l Ledger) {
+	for _, c := range y.named(name) {
+		c.applyPushed(l)
 	}
 }
 
-// Resync is called by the store when it may have missed something.
-func (h *hub) Resync() {
-	if h.immediate {
-		h.mu.Lock()
-		names := h.allNamesLocked()
-		h.mu.Unlock()
-		h.readAll(names)
+// Resync is called by the store when it may have missed changes.
+func (y *syncer) Resync() {
+	if y.client.immediate {
+		y.mu.Lock()
+		names := y.allNamesLocked()
+		y.mu.Unlock()
+		y.readAll(names)
 		return
 	}
-	h.mu.Lock()
-	h.resync = true
-	h.mu.Unlock()
-	h.rouse()
+	y.mu.Lock()
+	y.resync = true
+	y.mu.Unlock()
+	y.wakeUp()
 }
 
-// tellLater sees to it that a circuit's hooks are told, and its orders run. In the midst of an operation of an immediate
-// store that waits until it is over: a hook may use the very circuit whose operation it is.
-func (h *hub) tellLater(c *Circuit) {
-	h.mu.Lock()
-	h.untold = append(h.untold, c)
-	h.mu.Unlock()
-	if h.busy.Load() == 0 {
-		h.tellOthers()
+// deliverLater calls a circuit's hooks and runs its orders after a push. During an operation of an immediate store it only
+// notes the circuit, for deliverPending: a hook may use the very circuit whose operation is under way.
+func (y *syncer) deliverLater(c *Circuit) {
+	y.mu.Lock()
+	y.undelivered = append(y.undelivered, c)
+	y.mu.Unlock()
+	if y.client.calls.Load() == 0 {
+		y.deliverPending()
 	}
 }
 
-func (h *hub) tellOthers() {
+// deliverPending makes up for what deliverLater has put off. It is called after every operation.
+func (y *syncer) deliverPending() {
 	for {
-		h.mu.Lock()
-		all := h.untold
-		h.untold = nil
-		h.mu.Unlock()
+		y.mu.Lock()
+		all := y.undelivered
+		y.undelivered = nil
+		y.mu.Unlock()
 		if len(all) == 0 {
 			return
 		}
 		for _, c := range all {
-			c.tellOwn(c.load())
-			c.pursue()
+			c.deliverOwn(c.load())
+			c.scheduleOrders()
 		}
 	}
 }
 
-// run runs what may take its time: in the goroutine of the call where nothing waits, beside it otherwise.
-func (h *hub) run(f func()) {
-	if h.immediate {
+// background runs what may wait for the store: in a goroutine of its own, or right here if the store never waits.
+func (y *syncer) background(f func()) {
+	if y.client.immediate {
 		f()
 		return
 	}
 	go f()
 }
 
-// The goroutine.
-
-// want notes that a circuit has something to say, and when.
-func (h *hub) want(c *Circuit, u urgency) {
-	if u == notAtAll {
+// schedule sees to it that a circuit's tally is reported and its orders are run, as soon as u says: within this call for
+// an immediate store, otherwise by loop.
+func (y *syncer) schedule(c *Circuit, u urgency) {
+	if u == none {
 		return
 	}
-	if h.immediate {
+	if y.client.immediate {
 		c.exchange()
 		return
 	}
-	at := h.time.now()
-	if u < promptly {
-		at = max(at, c.rare.share.flushedAt.Load()+int64(spacing))
+	at := y.time.now()
+	if u < immediate {
+		at = max(at, c.shared().flushedAt.Load()+int64(reportSpacing))
 	}
-	if u == soon {
+	if u == nextFlush {
 		at += int64(c.load().sharing.flushEvery)
 	}
-	h.mu.Lock()
-	if was, ok := h.due[c]; !ok || at < was {
-		h.due[c] = at
+	y.mu.Lock()
+	if was, ok := y.due[c]; !ok || at < was {
+		y.due[c] = at
 	}
-	early := at < h.nextAt
-	h.mu.Unlock()
+	early := at < y.wakeAt
+	y.mu.Unlock()
 	if early {
-		h.rouse()
+		y.wakeUp()
 	}
 }
 
-func (h *hub) rouse() {
+func (y *syncer) wakeUp() {
 	select {
-	case h.wake <- struct{}{}:
+	case y.wake <- struct{}{}:
 	default:
 	}
 }
 
-// serve does what is due, until the hub ends.
-func (h *hub) serve() {
-	pollAt := h.time.now() + int64(pollEvery)
+// loop does what is due, until the last circuit has left.
+func (y *syncer) loop() {
+	pollAt := y.time.now() + int64(pollEvery)
 	timer := time.NewTimer(pollEvery)
 	defer timer.Stop()
 	for {
 		select {
-		case <-h.stop:
+		case <-y.stop:
 			return
-		case <-h.wake:
+		case <-y.wake:
 		case <-timer.C:
 		}
-		now := h.time.now()
+		now := y.time.now()
 		var next int64
-		if h.gone() {
-			next = h.retry(now)
-		} else {
-			h.flush(now)
+		if y.client.checkAvailability() {
+			y.flush(now)
 			if pollAt <= now {
-				h.poll()
+				y.readAll(y.namesInUse(maxPolled))
 				pollAt = now + int64(pollEvery)
 			}
-			next = min(h.nextDue(pollAt), h.retryName(now))
+			next = min(y.nextDue(pollAt), y.retryNames(now))
+		} else {
+			next = y.retryStore(now)
 		}
-		timer.Reset(duration(max(0, next-h.time.now())))
+		timer.Reset(duration(max(0, next-y.time.now())))
 	}
 }
 
-// nextDue is when the next circuit has something to say, or at the latest.
-func (h *hub) nextDue(latest int64) int64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for c, at := range h.due {
-		if !c.rare.share.line.away.Load() {
+// nextDue returns when the next circuit is due, but no later than latest. It notes that as the time at which loop looks
+// again: retryNames may make it earlier, which does no harm.
+func (y *syncer) nextDue(latest int64) int64 {
+	suspect := y.client.isSuspect()
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for c, at := range y.due {
+		if !c.shared().link.peers.unreachable.Load() {
 			latest = min(latest, at)
 		}
 	}
-	if h.resync || h.doubt {
+	if y.resync || suspect {
 		latest = 0
 	}
-	h.nextAt = latest
+	y.wakeAt = latest
 	return latest
 }
 
-// flush lets everybody speak whose time has come, as many as possible in one operation.
-func (h *hub) flush(now int64) {
-	h.mu.Lock()
-	resync := h.resync
-	h.resync = false
+// flush reports for all circuits that are due, after reading those in use if that is called for.
+func (y *syncer) flush(now int64) {
+	y.mu.Lock()
+	resync := y.resync
+	y.resync = false
 	var due []*Circuit
-	for c, at := range h.due {
-		if at <= now && !c.rare.share.line.away.Load() {
+	for c, at := range y.due {
+		if at <= now && !c.shared().link.peers.unreachable.Load() {
 			due = append(due, c)
-			delete(h.due, c)
+			delete(y.due, c)
 		}
 	}
-	h.mu.Unlock()
+	y.mu.Unlock()
 	if resync {
-		h.readAll(h.inUse(-1))
+		y.readAll(y.namesInUse(-1))
 	}
-	for all := range slices.Chunk(due, reportAtMost) {
-		h.reportFor(all)
+	for all := range slices.Chunk(due, maxPerOperation) {
+		y.reportFor(all)
 	}
 }
 
-// reportFor carries out one round of an exchange for several circuits.
-func (h *hub) reportFor(all []*Circuit) {
+// reportFor runs the orders of several circuits, then sends their reports in one operation, and has each decide on its
+// reply. From taking a report until its reply is applied it holds the circuit's reporting.
+func (y *syncer) reportFor(all []*Circuit) {
 	var reports []StoreReport
-	var speakers []*Circuit
+	var from []*Circuit
 	for _, c := range all {
 		switch {
-		case h.gone(), c.rare.share.line.away.Load():
-			h.put(c)
+		case !y.client.checkAvailability(), c.shared().link.peers.unreachable.Load():
+			y.requeue(c)
 			continue
-		case !c.takeTurn():
-			continue // who has it goes on for us
+		case !c.beginReporting():
+			continue // whoever holds it goes on for us
 		}
 		err := c.runOrders()
 		r, ok := c.takeReport(false)
 		if !ok {
-			h.pass(c, err)
+			y.release(c, err)
 			continue
 		}
-		c.rare.share.flushedAt.Store(h.time.now())
-		reports, speakers = append(reports, r), append(speakers, c)
+		c.shared().flushedAt.Store(y.time.now())
+		reports, from = append(reports, r), append(from, c)
 	}
 	if len(reports) == 0 {
 		return
 	}
-	names := make([]string, len(reports))
-	for i := range reports {
-		names[i] = reports[i].Name
-	}
-	replies := h.many(names, func(ctx context.Context) []StoreReply { return h.store.Report(ctx, reports) })
-	for i, c := range speakers {
-		c.reported(&reports[i], &replies[i])
-		h.pass(c, nil)
-		h.consider(c, &reports[i], replies[i])
+	replies := y.client.reportMany(reports)
+	for i, c := range from {
+		c.applyReport(&reports[i], &replies[i])
+		y.release(c, nil)
+		y.decide(c, &reports[i], replies[i])
 	}
 }
 
-// put notes that a circuit still has something to say, once its ledger can be reached again.
-func (h *hub) put(c *Circuit) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.due[c] = h.time.now()
+// requeue makes a circuit due as soon as its ledger can be reached again.
+func (y *syncer) requeue(c *Circuit) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.due[c] = y.time.now()
 }
 
-// pass ends a circuit's turn.
-func (h *hub) pass(c *Circuit, err error) {
-	switch again := c.passTurn(); {
+// release ends a circuit's reporting, and schedules what is left to do. err is what its orders ended with.
+func (y *syncer) release(c *Circuit, err error) {
+	switch again := c.endReporting(); {
 	case err != nil && (again || c.hasOrders()):
-		h.want(c, soon) // no sooner, or it would be asked all the time
+		y.schedule(c, nextFlush) // no sooner, or a store that refuses would be asked all the time
 		return
 	case again:
-		h.want(c, atOnce)
+		y.schedule(c, rateLimited)
 	}
-	c.pursue()
+	c.scheduleOrders()
 }
 
-// consider has a circuit decide on what was answered; beside this goroutine where that runs a user's function.
-func (h *hub) consider(c *Circuit, r *StoreReport, answer StoreReply) {
+// decide has a circuit decide on the reply to its report. User's functions are not run by loop.
+func (y *syncer) decide(c *Circuit, r *StoreReport, answer StoreReply) {
 	if c.load().trips.user {
 		go c.decide(r, answer)
 		return
@@ -397,128 +384,115 @@ func (h *hub) consider(c *Circuit, r *StoreReport, answer StoreReply) {
 	c.decide(r, answer)
 }
 
-// poll reads the circuits that are in use, some in each round where they are many.
-func (h *hub) poll() {
-	h.readAll(h.inUse(pollAtMost))
-}
-
-// inUse returns names whose circuits have had calls since they were last here, or are not closed: atMost of them, or all
-// with -1. The others have to wait for the next time, and those that had no answer for retryName.
-func (h *hub) inUse(atMost int) (names []string) {
-	h.mu.Lock()
-	if len(h.names) == 0 || atMost < 0 {
-		h.names = h.allNamesLocked()
+// namesInUse returns the reachable names whose circuits are in use, atMost of them or, with -1, all. With a limit it goes on
+// where it stopped the last time, so that in the end every name has its turn.
+func (y *syncer) namesInUse(atMost int) (names []string) {
+	y.mu.Lock()
+	if len(y.pollQueue) == 0 || atMost < 0 {
+		y.pollQueue = y.allNamesLocked()
 	}
-	all := h.names
-	h.mu.Unlock()
+	all := y.pollQueue
+	y.mu.Unlock()
 	for len(all) > 0 && len(names) != atMost {
 		name := all[0]
 		all = all[1:]
-		if slices.ContainsFunc(h.named(name), func(c *Circuit) bool { return !c.rare.share.line.away.Load() && c.inUse() }) {
+		if slices.ContainsFunc(y.named(name), func(c *Circuit) bool { return !c.shared().link.peers.unreachable.Load() && c.inUse() }) {
 			names = append(names, name)
 		}
 	}
-	h.mu.Lock()
-	h.names = all
-	h.mu.Unlock()
+	y.mu.Lock()
+	y.pollQueue = all
+	y.mu.Unlock()
 	return names
 }
 
-// inUse reports whether the circuit should know where its ledger stands: it was used since it was last asked this, or
-// it is not closed.
+// inUse reports whether the circuit must know the state of its ledger: it has had calls since this was last asked, or it is
+// not closed, or not in step.
 func (c *Circuit) inUse() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sh := c.rare.share
-	used := c.oks + c.successesLocked() + c.failures + c.rejectedLocked()
-	in := used != sh.used || c.m.state != Closed || sh.acting != follows
-	sh.used = used
+	sh := c.shared()
+	calls := c.oks + c.successesLocked() + c.failures + c.rejectedLocked()
+	in := calls != sh.polledCalls || c.m.state != Closed || sh.standing != inStep
+	sh.polledCalls = calls
 	return in
 }
 
-// readAll reads where ledgers stand.
-func (h *hub) readAll(names []string) {
-	for some := range slices.Chunk(names, reportAtMost) {
-		h.readSome(some)
-		if h.gone() {
+// readAll reads ledgers, in several operations where they are many.
+func (y *syncer) readAll(names []string) {
+	for some := range slices.Chunk(names, maxPerOperation) {
+		y.readSome(some)
+		if !y.client.checkAvailability() {
 			return
 		}
 	}
 }
 
-// readSome is readAll in one operation. It reports whether that was answered.
-func (h *hub) readSome(names []string) (answered bool) {
-	replies := h.readMany(names)
+// readSome reads ledgers in one operation. It reports whether any was answered.
+func (y *syncer) readSome(names []string) (answered bool) {
+	replies := y.client.readMany(names)
 	for i, name := range names {
-		for _, c := range h.named(name) {
-			c.readReply(replies[i])
+		for _, c := range y.named(name) {
+			c.applyRead(replies[i])
 		}
 	}
 	return slices.ContainsFunc(replies, StoreReply.answered)
 }
 
-// readReply takes in where the ledger stands.
-func (c *Circuit) readReply(r StoreReply) {
-	c.learned(r, byRemote)
-	c.tell(c.load())
-	c.pursue()
+// applyRead follows the ledger as it was read.
+func (c *Circuit) applyRead(r StoreReply) {
+	c.applyReply(r, byRemote)
+	c.deliver(c.load())
+	c.scheduleOrders()
 }
 
-// retry asks a store that is away whether it is back, and has everybody read if it is. It returns when to try again.
-func (h *hub) retry(now int64) (next int64) {
-	if now < h.retryAt {
-		return h.retryAt
+// retryStore asks an unreachable store about one name, if that is due. If it answers, all names are read. It returns when to
+// try again.
+func (y *syncer) retryStore(now int64) (next int64) {
+	if now < y.retryAt {
+		return y.retryAt
 	}
-	h.retryAt = h.nextTry(now)
-	h.mu.Lock()
-	var one []string
-	for name := range h.members {
-		one = append(one, name)
-		break
+	y.retryAt = nextRetry(now)
+	name, ok := y.client.anyName()
+	if !ok {
+		return y.retryAt
 	}
-	h.mu.Unlock()
-	if len(one) == 0 {
-		return h.retryAt
+	y.client.read(name)
+	if y.client.unreachable.Load() {
+		return y.retryAt
 	}
-	h.readMany(one)
-	if h.away.Load() {
-		return h.retryAt
-	}
-	h.readSilent(h.silentNames())
-	h.readAll(h.inUse(-1))
+	y.readUnreachable(y.client.unreachableNames())
+	y.readAll(y.namesInUse(-1))
 	return now
 }
 
-// retryName asks about the name that was asked about in vain least often, and if there is an answer about the others.
-// It returns when to try again.
-func (h *hub) retryName(now int64) (next int64) {
-	h.mu.Lock()
-	n := len(h.silent)
-	h.mu.Unlock()
+// retryNames asks about unreachable names while the store itself is reachable, if that is due: first about the one that was
+// asked about least often, and if there is an answer about the others. It returns when to try again.
+func (y *syncer) retryNames(now int64) (next int64) {
 	switch {
-	case n == 0:
+	case !y.client.anyUnreachable():
 		return never
-	case now < h.retryAt:
-		return h.retryAt
+	case now < y.retryAt:
+		return y.retryAt
 	}
-	if names := h.silentNames(); len(names) > 0 && h.readSome(names[:1]) {
-		h.readSilent(names[1:])
+	if names := y.client.unreachableNames(); len(names) > 0 && y.readSome(names[:1]) {
+		y.readUnreachable(names[1:])
 	}
-	h.retryAt = h.nextTry(h.time.now()) // other names have their turn meanwhile, however long this took
-	return h.retryAt
+	y.retryAt = nextRetry(y.time.now()) // counted from the end: other names have their turn, however long this took
+	return y.retryAt
 }
 
-func (h *hub) nextTry(now int64) int64 {
+func nextRetry(now int64) int64 {
 	return now + int64(retryEvery) + rand.Int64N(int64(retryEvery))
 }
 
-// readSilent reads names that had no answer, as many as possible in one operation. One that hangs may take the others of
-// its operation with it: it is looked for by halves.
-func (h *hub) readSilent(names []string) {
+// readUnreachable reads names that had no answer, as many as possible in one operation. One that hangs may take the others
+// of its operation with it: where there is no answer, each half is tried by itself, within maxRetryFailures.
+func (y *syncer) readUnreachable(names []string) {
 	failures := 0
 	var read func([]string)
 	read = func(some []string) {
-		if failures == retryFailures || h.readSome(some) {
+		if failures == maxRetryFailures || y.readSome(some) {
 			return
 		}
 		if failures++; len(some) > 1 {
@@ -526,7 +500,7 @@ func (h *hub) readSilent(names []string) {
 			read(some[len(some)/2:])
 		}
 	}
-	for some := range slices.Chunk(names, reportAtMost) {
+	for some := range slices.Chunk(names, maxPerOperation) {
 		read(some)
 	}
 }
