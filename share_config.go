@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// sharing is what all circuits of one configuration need for a store. It is immutable.
+// sharing is what all circuits of one configuration need for a store. It does not change.
 type sharing struct {
 	sharingDraft
 	shape            StoreShape
-	policyInStep     policy // following the ledger: no probe without its word
-	policyStandalone policy // by itself: one probe at a time
+	policyInStep     policy // without probe slots: the store grants them
+	policyStandalone policy // with one probe slot: every process may be probing at once
 }
 
 func newSharing(s *settings, d *draft) *sharing {
@@ -19,7 +19,7 @@ func newSharing(s *settings, d *draft) *sharing {
 	sh.policyInStep.probes, sh.policyStandalone.probes = 0, 1
 	for i := range s.trips.rules {
 		r := &s.trips.rules[i]
-		sh.shape.Window = max(sh.shape.Window, r.TripCondition.window.last, r.within) // there is but one
+		sh.shape.Window = max(sh.shape.Window, r.TripCondition.window.last, r.within) // all that have a window have the same; see sharingFaults
 		if r.within > 0 {
 			sh.shape.Failures = max(sh.shape.Failures, r.failures)
 		}
@@ -31,7 +31,8 @@ func newSharing(s *settings, d *draft) *sharing {
 	return sh
 }
 
-// digest is the same for circuits that agree in everything that the others would notice.
+// digest returns a text that differs for configurations which must not share a ledger: the trip conditions and what decides
+// how it closes and opens.
 func digest(d *draft) string {
 	c := d.cfg
 	h := fnv.New64a()
@@ -40,11 +41,11 @@ func digest(d *draft) string {
 }
 
 const (
-	maxSharedFailures = 1000                  // failure times that a ledger keeps
-	minSharedWindow   = 20 * time.Millisecond // what a store's milliseconds can serve
+	maxSharedFailures = 1000                  // of a FailureCount: a ledger keeps a time for each
+	minSharedWindow   = 20 * time.Millisecond // a store keeps a window in parts, and may count in milliseconds
 )
 
-// sharingFaults reports conditions that a ledger cannot serve.
+// sharingFaults adds the faults of trip conditions that a ledger cannot serve. It keeps one time window and one slow limit.
 func sharingFaults(f *faults, trips []TripCondition) {
 	var window, slow time.Duration
 	for i, t := range trips {
@@ -60,7 +61,8 @@ func sharingFaults(f *faults, trips []TripCondition) {
 	}
 }
 
-// checkShared reports a duration that differs from those before it. It returns what the next ones are to be.
+// checkShared adds a fault if d, where it is set, is below least or differs from the value of the conditions before. It
+// returns the value for the next ones.
 func checkShared(f *faults, at string, before, d, least time.Duration) time.Duration {
 	switch {
 	case d <= 0:

@@ -1,11 +1,13 @@
 package breaker
 
-import (
-	"slices"
-)
+import "slices"
 
-// decide asks the store to open if the ledger's counts are a reason to; without an answer the circuit's own counts are.
-// Time alone is no reason: without a success or a failure in the report, there is nothing to decide.
+// Opening in step with a ledger: the trip policy is evaluated here, by the ledger's counts, after every report; the store
+// is then asked to open. See share.go.
+
+// decide evaluates the trip policy after a report, by the counts in the reply, or by the circuit's own if there are none. A
+// report without a success or a failure decides nothing: that failures have become old, or successes have left the window,
+// is no reason to open.
 func (c *Circuit) decide(r *StoreReport, answer StoreReply) {
 	l := &answer.Ledger
 	switch {
@@ -27,11 +29,13 @@ func (c *Circuit) decide(r *StoreReport, answer StoreReply) {
 	case held:
 		c.orderOpening(l, onRun)
 	case l.Foreign:
-		c.decideByOwnCounts() // the ledger may not keep what this circuit's policy asks for
+		c.decideByOwnCounts() // the ledger may not keep all that this circuit's policy looks at
 	}
 }
 
-// askTripFuncs asks the user's trip functions, one goroutine at a time. One that calls Sync is not asked the same again.
+// askTripFuncs asks the user's trip functions about the counts in a reply, in one goroutine at a time: a reply that arrives
+// meanwhile is asked about next. A function that calls Sync thus causes no recursion, and is not asked about the same
+// counts again.
 func (c *Circuit) askTripFuncs(s *settings, answer StoreReply) {
 	sh := c.shared()
 	c.mu.Lock()
@@ -44,7 +48,7 @@ func (c *Circuit) askTripFuncs(s *settings, answer StoreReply) {
 	}
 	done := false
 	defer func() {
-		if !done { // a function has ended the goroutine
+		if !done { // a trip function has ended the goroutine by runtime.Goexit
 			c.mu.Lock()
 			sh.outbox.asking = false
 			c.mu.Unlock()
@@ -67,8 +71,9 @@ func (c *Circuit) askTripFuncs(s *settings, answer StoreReply) {
 	}
 }
 
-// orderOpening orders the move to Open that a ledger is a reason for. Where too few have seen failures, those that have
-// open by themselves.
+// orderOpening orders the opening that the counts in l are a reason for; onRun says that the run of failures is the reason,
+// so that a success of anybody meanwhile makes the order void. If fewer circuits have failed than MinReporters asks for,
+// those that have failed open standalone.
 func (c *Circuit) orderOpening(l *Ledger, onRun bool) {
 	s := c.load()
 	e := event{kind: evSettle, now: s.time.now(), random: s.openJitter(), trip: true}
@@ -93,7 +98,7 @@ func (c *Circuit) orderOpening(l *Ledger, onRun bool) {
 	c.scheduleOrders()
 }
 
-// decideByOwnCounts opens the circuit on its own counts.
+// decideByOwnCounts opens the circuit standalone if its own counts are a reason to.
 func (c *Circuit) decideByOwnCounts() {
 	s := c.load()
 	e := event{kind: evSettle, now: s.time.now(), random: s.openJitter(), trip: true}

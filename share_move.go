@@ -5,27 +5,30 @@ import (
 	"slices"
 )
 
-// The moves that a circuit asks its store for: openings that the ledger's counts are a reason for, and what operators order.
-// See share.go.
+// Moves that a circuit asks its store for: openings that the ledger's counts are a reason for, and the commands of an
+// operator or a health check. They are asked for one after the other. See share.go.
 
-// order is a move that is to be asked for.
+// order is a move to ask the store for.
 type order struct {
-	to          State
-	why         reason
-	epoch       uint64 // the epoch that it is for; 0: whichever there is when its turn comes
-	run         uint64 // the run that it rests on
-	until       int64  // to is Open: the end of a period that was begun before; 0: it begins now
-	event       event  // what it is to the machine, where the store is away
-	cause       error
-	appliedHere bool // the machine has been told
-	recovered   bool // and has recovered from it
+	to    State
+	why   reason
+	epoch uint64 // the epoch that it is to end; it is void in any other. 0: any
+	run   uint64 // the ledger's run of failures that is the reason; 0: it does not depend on one
+	until int64  // to is Open: when the open period ends, which has begun already; 0: it begins with the move
+	event event  // the same move for the machine, if the store cannot make it
+	cause error  // told with the transition
+
+	appliedHere bool // the machine has made it, standalone
+	recovered   bool // and the circuit has closed by its own probes since
 }
 
-// persists reports whether the order stands until it is carried out: an operator's Trip or Reset.
+// persists reports whether the order stays until the store has carried it out or it is void: an operator's Trip or Reset.
+// Any other is asked for once.
 func (o *order) persists() bool { return o.event.kind == evTrip || o.event.kind == evReset }
 
-// orderMove asks for an operator's move. It reports false where there is nobody to ask. Where the store is away, the circuit
-// makes it alone, and asks for it later if it still stands then.
+// orderMove carries out a command through the store. It reports false if the circuit is closed or has none; then the
+// command is the machine's. While the store cannot be reached the machine makes the move standalone, at once, and the store
+// is asked for it later if it still has a point then.
 func (c *Circuit) orderMove(o order) bool {
 	o.event.now = c.load().time.now()
 	c.mu.Lock()
@@ -40,7 +43,7 @@ func (c *Circuit) orderMove(o order) bool {
 		c.stepLocked(s, &o.event, new(effects), o.cause)
 	}
 	if o.event.kind == evOffer {
-		o.epoch = sh.view.epoch // it is for this open period only
+		o.epoch = sh.view.epoch // it is void in a later open period
 	}
 	if !o.appliedHere || o.persists() {
 		sh.enqueue(o)
@@ -51,8 +54,8 @@ func (c *Circuit) orderMove(o order) bool {
 	return true
 }
 
-// enqueue has an order wait for its turn. Of those that the machine has been told of, only the last still stands: it goes
-// in the place of the others, but not of the first, which may be under way.
+// enqueue adds an order. Of the orders that the machine has made already only the last still has a point, so that it
+// replaces the others; but not the first, which may be under way.
 func (sh *share) enqueue(o order) {
 	if o.appliedHere && len(sh.outbox.orders) > 0 {
 		waiting := slices.DeleteFunc(sh.outbox.orders[1:], func(w order) bool { return w.appliedHere })
@@ -61,13 +64,14 @@ func (sh *share) enqueue(o order) {
 	sh.outbox.orders = append(sh.outbox.orders, o)
 }
 
-// scheduleOrders sees to orders that something has led to.
+// scheduleOrders has the orders run if there are any.
 func (c *Circuit) scheduleOrders() {
 	if c.hasOrders() {
 		c.shared().link.syncer.schedule(c, immediate)
 	}
 }
 
+// hasOrders reports whether there are orders, and a store to ask.
 func (c *Circuit) hasOrders() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +79,7 @@ func (c *Circuit) hasOrders() bool {
 	return len(sh.outbox.orders) > 0 && !sh.unavailable()
 }
 
-// runOrders asks the store for the moves that are due, one after the other. The turn must be taken.
+// runOrders asks the store for the moves that are ordered, one after the other. reporting must be held.
 func (c *Circuit) runOrders() error {
 	for range maxMoveAttempts {
 		m, ok := c.nextMove()
@@ -94,10 +98,11 @@ func (c *Circuit) runOrders() error {
 
 var errMoveNotMade = errors.New("breaker: store does not carry out a move")
 
-// maxMoveAttempts bounds how often a move is repeated from a newer epoch in one go.
+// maxMoveAttempts bounds how many moves one call of runOrders asks for: a Trip or Reset that loses to a newer epoch is
+// repeated from that one.
 const maxMoveAttempts = 16
 
-// nextMove is the move to ask for next. It drops orders that have no point any more.
+// nextMove returns the move to ask for next, after dropping void orders. epochOpEnded must be called after the reply.
 func (c *Circuit) nextMove() (m StoreMove, ok bool) {
 	now := c.load().time.now()
 	c.mu.Lock()
@@ -129,19 +134,20 @@ func (c *Circuit) nextMove() (m StoreMove, ok bool) {
 	return m, true
 }
 
-// firstSuperseded reports whether the machine has been told of the first order, and of another one since.
+// firstSuperseded reports whether the machine has made the first order, and a later one after it.
 func (sh *share) firstSuperseded() bool {
 	return sh.outbox.orders[0].appliedHere && slices.ContainsFunc(sh.outbox.orders[1:], func(w order) bool { return w.appliedHere })
 }
 
-// isVoidLocked reports whether an order is void: its epoch has ended, or all are where it would bring them.
+// isVoidLocked reports whether an order has no point any more: the epoch that it is to end has ended, the circuit has left
+// the state since, or all are in that state already.
 func (c *Circuit) isVoidLocked(o *order) bool {
 	sh := c.shared()
 	switch {
 	case o.epoch != 0 && o.epoch != sh.view.epoch:
 		return true
 	case o.appliedHere && o.event.kind == evTrip && sh.standing != inStep:
-		return c.m.state != Open || c.m.due(c.m.now) // it has had its time
+		return c.m.state != Open || c.m.due(c.m.now) // its open period has ended
 	case o.appliedHere && o.event.kind == evTrip && o.recovered:
 		return true
 	case o.appliedHere && o.event.kind == evReset && sh.standing != inStep:
@@ -156,7 +162,7 @@ func (c *Circuit) isVoidLocked(o *order) bool {
 	return false
 }
 
-// applyMove takes in the answer to the first order.
+// applyMove takes over the reply to the first order.
 func (c *Circuit) applyMove(r StoreReply) {
 	now := c.load().time.now()
 	c.mu.Lock()
@@ -177,7 +183,8 @@ func (c *Circuit) applyMove(r StoreReply) {
 	c.applyReplyLocked(s, &r, why, cause, now)
 }
 
-// moveStandaloneLocked makes the moves that wait for a store which has failed. Those that do not last have had their time.
+// moveStandaloneLocked lets the machine make the moves for which the store has just failed, and drops those that do not
+// persist. What was to restore the ledger is not the machine's.
 func (c *Circuit) moveStandaloneLocked(s *settings, now int64) {
 	sh := c.shared()
 	for i := range sh.outbox.orders {

@@ -6,21 +6,24 @@ import (
 	"time"
 )
 
-// The probes of a shared circuit: slots come from the store, and verdicts are its own. See share.go.
+// Probes in step with a ledger: the store grants the slots, and decides what an outcome does to the state. See share.go.
 
-// grant is a slot that the store has given.
+// grant is a slot that the store has given to this circuit and no call has taken yet.
 type grant struct {
-	epoch uint64 // of the machine
-	token string
-	end   int64
+	epoch uint64 // the machine's, when it was granted
+	token string // identifies the slot to the store
+	end   int64  // of its lease
 }
 
-// slotRequest is a question for slots. Calls that come meanwhile wait for its end, and look again.
+// slotRequest is an Acquire under way. Calls that arrive meanwhile wait until done is closed, and then look for a slot
+// again.
 type slotRequest struct{ done chan struct{} }
 
-// storeSlotLocked finds a slot for a call that may pass only with one. Where the store has to be asked first, it returns what
-// to wait for, and whether the caller is the one to ask.
-func (c *Circuit) storeSlotLocked(s *settings, e *event) (f *slotRequest, asks bool) {
+// storeSlotLocked looks for a slot of the store for a call that arrives while the circuit is half-open, or open and due. A
+// slot that was granted before is entered in e. If the store has to be asked first, it returns the request to wait for in
+// awaitSlot, and whether the caller is the one to make it. In all other cases it returns nil, and the machine decides: it
+// admits, or rejects because it has no slot itself.
+func (c *Circuit) storeSlotLocked(s *settings, e *event) (request *slotRequest, asks bool) {
 	sh := c.shareLocked()
 	if !sh.isInStep() || c.m.mode == ForcedOpen || c.m.mode == ForcedClosed {
 		return nil, false
@@ -44,12 +47,12 @@ func (c *Circuit) storeSlotLocked(s *settings, e *event) (f *slotRequest, asks b
 	return sh.probes.request, asks
 }
 
-// noSlotFreeLocked reports whether every slot is known to be taken.
+// noSlotFreeLocked reports whether all slots are known to be in use, so that the store need not be asked.
 func (c *Circuit) noSlotFreeLocked(s *settings) bool {
 	return c.m.state == HalfOpen && (c.m.now < c.shared().probes.deniedUntil || c.m.liveLeases() >= s.policy.probes)
 }
 
-// takeGrantLocked takes a slot that was given and is still good.
+// takeGrantLocked takes a slot that was granted, if there is one whose lease has not ended.
 func (c *Circuit) takeGrantLocked(e *event) bool {
 	sh := c.shared()
 	for len(sh.probes.granted) > 0 {
@@ -67,20 +70,20 @@ func (c *Circuit) takeGrantLocked(e *event) bool {
 	return false
 }
 
-// awaitSlot waits for a flight's end, or the caller's.
-func (c *Circuit) awaitSlot(ctx context.Context, f *slotRequest, asks bool) (err error) {
+// awaitSlot makes a request for slots if the caller is the one to make it, and waits until it has ended, or ctx.
+func (c *Circuit) awaitSlot(ctx context.Context, request *slotRequest, asks bool) (err error) {
 	sh := c.shared()
 	waited := false
 	defer func() {
 		if !waited {
-			c.stopWaiting(true) // a hook has ended the goroutine
+			c.stopWaiting(true) // a hook has ended the goroutine by runtime.Goexit
 		}
 	}()
 	if asks {
-		sh.link.syncer.background(func() { c.requestSlots(f) })
+		sh.link.syncer.background(func() { c.requestSlots(request) })
 	}
 	select {
-	case <-f.done:
+	case <-request.done:
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
@@ -89,7 +92,8 @@ func (c *Circuit) awaitSlot(ctx context.Context, f *slotRequest, asks bool) (err
 	return err
 }
 
-// stopWaiting is the end of a call's waiting for a slot.
+// stopWaiting ends the waiting of one call. One that leaves without looking for a slot again gives back what only it would
+// have taken.
 func (c *Circuit) stopWaiting(leaves bool) {
 	sh := c.shared()
 	c.mu.Lock()
@@ -103,7 +107,7 @@ func (c *Circuit) stopWaiting(leaves bool) {
 	c.returnSlots(epoch, spare)
 }
 
-// surplusSlotsLocked takes out the slots that nobody waits for.
+// surplusSlotsLocked removes and returns the slots that no waiting call will take.
 func (sh *share) surplusSlotsLocked() (tokens []string) {
 	for len(sh.probes.granted) > sh.probes.waiting {
 		last := len(sh.probes.granted) - 1
@@ -113,16 +117,19 @@ func (sh *share) surplusSlotsLocked() (tokens []string) {
 	return tokens
 }
 
-// How long a refusal is believed without asking again: word that a slot is free may get lost.
+// For how long after a refusal the store is not asked again, unless it pushes that a slot is free, which may get lost.
 const minDenial, maxDenial = time.Millisecond, time.Second
 
-// requestSlots asks the store for slots.
-func (c *Circuit) requestSlots(f *slotRequest) {
+// requestSlots asks the store for as many slots as there are calls that wait, within the limit, and ends the request.
+func (c *Circuit) requestSlots(request *slotRequest) {
 	asked := c.load().time.now()
 	c.mu.Lock()
 	s := c.load()
 	sh := c.shared()
-	a := StoreAcquire{Name: c.name, Shape: s.sharing.shape, Epoch: sh.view.epoch, Lease: duration(s.policy.lease), Limit: s.policy.probes, Openings: c.m.opens}
+	a := StoreAcquire{
+		Name: c.name, Shape: s.sharing.shape, Epoch: sh.view.epoch,
+		Lease: duration(s.policy.lease), Limit: s.policy.probes, Openings: c.m.opens,
+	}
 	for range max(1, min(sh.probes.waiting, s.policy.probes-c.m.liveLeases())) {
 		sh.probes.serial++
 		a.Tokens = append(a.Tokens, sh.link.node+strconv.FormatUint(sh.probes.serial, 36))
@@ -139,14 +146,15 @@ func (c *Circuit) requestSlots(f *slotRequest) {
 	epoch := sh.view.epoch
 	sh.probes.request = nil
 	c.mu.Unlock()
-	close(f.done)
+	close(request.done)
 	c.returnSlots(epoch, spare)
 	c.epochOpEnded()
 	c.deliver(c.load())
 	c.scheduleOrders()
 }
 
-// applySlotsLocked takes in the answer to a question for slots.
+// applySlotsLocked takes over the reply to a request for slots. asked is when it was made: a lease is counted from then, so
+// that it ends here no later than in the store.
 func (c *Circuit) applySlotsLocked(a *StoreAcquire, r *StoreReply, asked, now int64) {
 	s, sh, l := c.load(), c.shared(), &r.Ledger
 	why := byRemote
@@ -155,19 +163,19 @@ func (c *Circuit) applySlotsLocked(a *StoreAcquire, r *StoreReply, asked, now in
 	}
 	sh.noteForeignLocked(r)
 	if r.Err != nil && sh.standing == standalone {
-		sh.link.lastErr = r.Err // nobody waits for it, and hooks have heard when it went alone
+		sh.link.lastErr = r.Err // no call waits for the slot, and hooks were told when the circuit detached: do not tell again
 	}
 	c.applyReplyLocked(s, r, why, nil, now)
 	switch {
 	case r.Err != nil:
 		sh.detach()
-	case sh.standing != inStep, l.Epoch == sh.view.epoch && c.m.state == Closed:
-	case l.Epoch == sh.view.epoch && c.m.state == Open && l.State == Open: // our clock is ahead of the store's
+	case sh.standing != inStep, l.Epoch == sh.view.epoch && c.m.state == Closed: // no slot is needed
+	case l.Epoch == sh.view.epoch && c.m.state == Open && l.State == Open: // not due by the store's clock, which is behind ours
 		c.m.until = max(c.m.until, c.m.now+min(max(clampDuration(l.Remaining), 1), s.longestOpen()))
 		c.shut.Store(nil)
 	case l.Epoch != sh.view.epoch || c.m.state != HalfOpen:
 		if sh.probes.uselessReplies++; sh.probes.uselessReplies >= maxUselessReplies {
-			sh.detach() // it answers, but with nothing that helps
+			sh.detach() // or calls would be rejected for as long as it answers like that
 		}
 		return
 	case l.Granted <= 0:
@@ -185,10 +193,10 @@ func (c *Circuit) applySlotsLocked(a *StoreAcquire, r *StoreReply, asked, now in
 	sh.probes.uselessReplies = 0
 }
 
-// maxUselessReplies is how many answers in a row may neither give nor refuse a slot before the circuit probes by itself.
+// maxUselessReplies is how many replies in a row may neither grant nor refuse a slot before the circuit probes standalone.
 const maxUselessReplies = 4
 
-// returnSlots gives slots back that nobody has used.
+// returnSlots gives slots back to the store unused.
 func (c *Circuit) returnSlots(epoch uint64, tokens []string) {
 	link := &c.shared().link
 	for _, token := range tokens {
@@ -200,8 +208,10 @@ func (c *Circuit) returnSlots(epoch uint64, tokens []string) {
 	}
 }
 
-// settleProbe has the store settle a probe that it has admitted. The answer is nil where there is nothing to wait for: the
-// probe was the circuit's own, its epoch has ended, or its outcome says nothing. After an answer, ended must be called.
+// settleProbe has the store settle a probe that it has granted a slot for, and returns the reply, for applySettlementLocked
+// and afterSettlement. It returns nil, and leaves the settlement to the machine, if the slot was not the store's, or its
+// epoch has ended. It also returns nil for an outcome that is Ignored: that only gives back the slot, for which nobody
+// waits.
 func (c *Circuit) settleProbe(s *settings, e *event, slow bool) (answer *StoreReply) {
 	v, ok := c.takeVerdict(s, e, slow)
 	if !ok {
@@ -222,7 +232,8 @@ func (c *Circuit) settleProbe(s *settings, e *event, slow bool) (answer *StoreRe
 	return &r
 }
 
-// takeVerdict is the verdict on a probe that the store has admitted.
+// takeVerdict removes the slot of a probe that ends, and returns what to tell the store; ok is false if the store is not to
+// be told.
 func (c *Circuit) takeVerdict(s *settings, e *event, slow bool) (v StoreVerdict, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,7 +245,10 @@ func (c *Circuit) takeVerdict(s *settings, e *event, slow bool) (v StoreVerdict,
 	if sh.probes.tokens[e.pass.lease] = tokens[1:]; len(tokens) == 1 {
 		delete(sh.probes.tokens, e.pass.lease)
 	}
-	v = StoreVerdict{Name: c.name, Shape: s.sharing.shape, Epoch: sh.view.epoch, Token: tokens[0], Outcome: e.outcome, Threshold: s.policy.successThreshold}
+	v = StoreVerdict{
+		Name: c.name, Shape: s.sharing.shape, Epoch: sh.view.epoch,
+		Token: tokens[0], Outcome: e.outcome, Threshold: s.policy.successThreshold,
+	}
 	if slow && v.Outcome == Success {
 		v.Outcome = Failure
 	}
@@ -247,7 +261,7 @@ func (c *Circuit) takeVerdict(s *settings, e *event, slow bool) (v StoreVerdict,
 	return v, true
 }
 
-// applySettlementLocked takes in the answer to a probe's settlement.
+// applySettlementLocked takes over the reply to a probe's settlement.
 func (c *Circuit) applySettlementLocked(s *settings, r *StoreReply, cause error, now int64) {
 	why := byRemote
 	switch {

@@ -1,13 +1,15 @@
 package breaker
 
-import (
-	"context"
-)
+import "context"
 
-// What a circuit tells its store, and what it makes of the answer. See share.go.
+// Reports: the tally on its way to the ledger. Whoever runs orders and sends reports for a circuit holds outbox.reporting
+// meanwhile, and releases it before hooks are called or anything is decided. See share.go.
 
-// Sync waits until everything that the circuit has counted and others need to know is reported, every move that was asked
-// for made, and the ledger read. It returns the context's error or the store's. Without a store there is nothing to wait for.
+// Sync waits until the [Store] has carried out what the circuit had to ask of it when Sync was called: Trip, Reset and
+// OfferProbe, and an opening that its counts are a reason for. It reports the outcomes that others need to know of and reads
+// the ledger. It returns the context's error or the store's, and nil at once for a circuit without a Store or after Close.
+//
+// Calls do not need it. It is for tests, for tools that act on a circuit and exit, and before a process ends.
 func (c *Circuit) Sync(ctx context.Context) error {
 	shared := c.load().sharing != nil
 	for {
@@ -37,8 +39,8 @@ func (c *Circuit) Sync(ctx context.Context) error {
 	}
 }
 
-// exchange asks for the moves that are due and reports what there is to report, until there is nothing more to say. It
-// leaves that to another goroutine which is at it already.
+// exchange runs the orders and reports the tally, until nothing is left to do. If another goroutine is doing that, it
+// leaves it to that one.
 func (c *Circuit) exchange() {
 	for c.beginReporting() {
 		_ = c.runOrders()
@@ -51,18 +53,19 @@ func (c *Circuit) exchange() {
 	}
 }
 
-// sendReport reports what there is to report. The turn must be taken.
-func (c *Circuit) sendReport(asking bool) (r StoreReport, answer StoreReply, ok bool) {
-	if r, ok = c.takeReport(asking); ok {
+// sendReport reports the tally, if there is something to tell; with read set it sends an empty report otherwise, which
+// reads the ledger. reporting must be held.
+func (c *Circuit) sendReport(read bool) (r StoreReport, answer StoreReply, ok bool) {
+	if r, ok = c.takeReport(read); ok {
 		answer = c.shared().link.client.report(r)
 		c.applyReport(&r, &answer)
 	}
 	return r, answer, ok
 }
 
-// takeReport takes the tally out as a report; ok is false when there is nothing to say. With asking set it says so, which
-// makes a reading of it. The turn must be taken, and ended be called after the answer.
-func (c *Circuit) takeReport(asking bool) (r StoreReport, ok bool) {
+// takeReport makes a report of the tally, and empties it; ok is false if there is nothing to tell, and read is not set.
+// reporting must be held, and epochOpEnded be called after the reply, since a report begins an epoch in an empty ledger.
+func (c *Circuit) takeReport(read bool) (r StoreReport, ok bool) {
 	now := c.load().time.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,14 +84,15 @@ func (c *Circuit) takeReport(asking bool) (r StoreReport, ok bool) {
 		r.Batch = sh.outbox.tally.batch(now, s.sharing.shape.Window)
 		sh.outbox.tally = tally{folded: sh.outbox.tally.folded}
 		sh.outbox.reportedAt, sh.outbox.scheduled = now, none
-	case !asking:
+	case !read:
 		return r, false
 	}
 	sh.view.epochOps++
 	return r, true
 }
 
-// applyReport takes in the answer to a report.
+// applyReport takes over the reply to a report. What may not have arrived is counted as lost, never sent again: it might be
+// counted twice.
 func (c *Circuit) applyReport(r *StoreReport, answer *StoreReply) {
 	now := c.load().time.now()
 	c.mu.Lock()
@@ -101,11 +105,11 @@ func (c *Circuit) applyReport(r *StoreReport, answer *StoreReply) {
 	c.mu.Unlock()
 	c.epochOpEnded()
 	if r.Batch.Longest == 0 {
-		answer.Ledger.Peak = 0 // no failure here: whatever it was, it was somebody else's to decide on
+		answer.Ledger.Peak = 0 // the peak has no failure of ours: whoever has reported it decides on it
 	}
 }
 
-// beginReporting takes the turn, or leaves word that somebody wanted it.
+// beginReporting takes reporting, or notes that it was wanted.
 func (c *Circuit) beginReporting() bool {
 	sh := c.shared()
 	c.mu.Lock()
@@ -119,7 +123,7 @@ func (c *Circuit) beginReporting() bool {
 	}
 }
 
-// endReporting gives the turn back, and reports whether somebody wanted it meanwhile.
+// endReporting releases reporting, and calls the hooks that are due. It reports whether somebody else wanted it meanwhile.
 func (c *Circuit) endReporting() (again bool) {
 	sh := c.shared()
 	c.mu.Lock()
@@ -130,7 +134,8 @@ func (c *Circuit) endReporting() (again bool) {
 	return again
 }
 
-// addToTallyLocked notes an outcome of the closed state for the next report.
+// addToTallyLocked counts an outcome of a call in the Closed state for the next report. Successes that took the fast path
+// are in the cells; they are folded in first.
 func (c *Circuit) addToTallyLocked(s *settings, e *event, slow bool) {
 	sh := c.shareLocked()
 	if !sh.isInStep() {
@@ -145,38 +150,42 @@ func (c *Circuit) addToTallyLocked(s *settings, e *event, slow bool) {
 		sh.outbox.tally.slice(now).slow++
 	}
 	if e.outcome != Ignored {
-		sh.outbox.hint = e.hint // none for a success
+		sh.outbox.hint = e.hint // 0 for a success
 	}
 }
 
-// successEndsRun reports whether a success now would end a run of failures.
+// successEndsRun reports whether a success now would end a run of failures, the ledger's or one that is not reported yet.
 func (sh *share) successEndsRun() bool {
 	return sh.view.ledger.Counts.ConsecutiveFailures > 0 || sh.outbox.tally.run.failures > 0
 }
 
-// needsSuccessLocked reports whether the next success is to be noted: it ends a run of the ledger's.
+// needsSuccessLocked reports whether the next success must not take the fast path: it ends the ledger's run of failures,
+// which the others must be told of.
 func (c *Circuit) needsSuccessLocked() bool {
 	sh := c.shareLocked()
 	return sh.isInStep() && sh.view.ledger.Counts.ConsecutiveFailures > 0 && !sh.outbox.tally.run.broken
 }
 
-// hasNews reports whether there is something in the tally that the others need to know.
+// hasNews reports whether the tally has something that the others need to know. Successes alone matter if they end a run of
+// the ledger, or for a trip condition with a rate.
 func (sh *share) hasNews(s *settings) bool {
-	r := &sh.outbox.tally.run
-	return r.failures > 0 || s.trips.grain > 0 && sh.outbox.tally.outcomes > 0 || r.broken && sh.view.ledger.Counts.ConsecutiveFailures > 0
+	t := &sh.outbox.tally
+	endsRun := t.run.broken && sh.view.ledger.Counts.ConsecutiveFailures > 0
+	return t.run.failures > 0 || s.trips.grain > 0 && t.outcomes > 0 || endsRun
 }
 
-// urgency is when the store should hear of what is tallied.
+// urgency is how soon the store must be told something.
 type urgency uint8
 
 const (
-	none        urgency = iota
-	nextFlush           // at the next flush
-	rateLimited         // as soon as the spacing of reports allows
-	immediate           // an order
+	none        urgency = iota // there is nothing to tell, or it is scheduled already
+	nextFlush                  // within FlushEvery
+	rateLimited                // as soon as reportSpacing allows
+	immediate                  // at once: an order
 )
 
-// urgencyLocked says when the tally should be reported, if the hub does not know already.
+// urgencyLocked returns how soon the tally must be reported, or none if the syncer has been told so already. It notes that
+// the syncer is told.
 func (c *Circuit) urgencyLocked(s *settings, now int64) urgency {
 	sh := c.shareLocked()
 	if !sh.isInStep() || !sh.hasNews(s) {
@@ -190,13 +199,16 @@ func (c *Circuit) urgencyLocked(s *settings, now int64) urgency {
 	return u
 }
 
-// urgency is urgencyLocked but for what the hub knows. Several failures in a row here may be the last of as many
-// everywhere, whatever was last seen of the ledger.
+// urgency returns how soon the tally must be reported, run being the circuit's own failures in a row. With more than one of
+// these the ledger may be at its threshold, whatever was last seen of it, and so it may be after a quiet time, in which
+// others have failed.
 func (sh *share) urgency(s *settings, now int64, run uint32) urgency {
 	switch {
 	case sh.link.client.immediate, sh.outbox.tally.run.broken && sh.view.ledger.Counts.ConsecutiveFailures > 0:
 		return rateLimited
-	case sh.outbox.tally.run.failures > 0 && (run > 1 || now-sh.outbox.reportedAt >= int64(s.sharing.flushEvery) || s.trips.nearly(sh)):
+	case sh.outbox.tally.run.failures == 0:
+		return nextFlush
+	case run > 1, now-sh.outbox.reportedAt >= int64(s.sharing.flushEvery), s.trips.nearly(sh):
 		return rateLimited
 	}
 	return nextFlush

@@ -1,6 +1,6 @@
 package breaker
 
-// storeStatusLocked is the account of the share.
+// storeStatusLocked returns what Snapshot says about the store; nil without one.
 func (c *Circuit) storeStatusLocked(s *settings, wall anchor) *StoreStatus {
 	sh := c.shareLocked()
 	if sh == nil {
@@ -26,7 +26,8 @@ func (c *Circuit) storeStatusLocked(s *settings, wall anchor) *StoreStatus {
 	return a
 }
 
-// sharedCountsLocked is the ledger's counts as last seen, and what is still to be reported.
+// sharedCountsLocked returns the counts that the trip policy will see: the ledger's, as last seen, and the tally. ok is
+// false unless the circuit is Closed and in step; then its own counts are what counts.
 func (c *Circuit) sharedCountsLocked(s *settings) (n Counts, ok bool) {
 	sh := c.shareLocked()
 	if !sh.isInStep() || c.m.state != Closed {

@@ -5,35 +5,38 @@ import (
 	"time"
 )
 
-// tally is what is to be reported.
+// tally is the outcomes of the Closed state that are to be reported. The zero value is empty.
 type tally struct {
-	slices       []tallySlice
-	failureTimes []int64 // of the last failures
+	slices       []tallySlice // oldest first
+	failureTimes []int64      // of the last failures, oldest first; as many as StoreShape.Failures
 	run          runShape
-	outcomes     uint64 // outcomes in the slices
-	folded       uint64 // of the epoch's successes, those that are in here or were before
+	outcomes     uint64 // in all slices
+	folded       uint64 // how many of the epoch's successes have been entered, here or in an earlier tally
 }
 
+// tallySlice counts what happened within sliceGrain.
 type tallySlice struct {
-	at int64
+	at int64 // of the first outcome
 	sums
 }
 
-// runShape is what a batch does to a run of failures.
+// runShape is what a tally does to a run of failures, as the store needs to know it without the order of all outcomes.
 type runShape struct {
-	early               bool   // there was a success, but from before the ledger's run
-	broken              bool   // there was a success that ends a run
-	failures            uint64 // in all
-	head, tail, longest uint64 // as in Batch
-	trailing            uint64
+	early    bool   // there was a success from before the run that the ledger is in
+	broken   bool   // there was any other success
+	failures uint64 // in all
+	head     uint64 // this and the next three: see StoreBatch
+	tail     uint64
+	longest  uint64
+	trailing uint64
 }
 
 const (
-	maxTallySlices = 40        // at most so many
-	sliceGrain     = 5_000_000 // 5ms: outcomes no farther apart are one slice
+	maxTallySlices = 40        // more are merged
+	sliceGrain     = 5_000_000 // 5ms: outcomes that come within this after a slice's first are counted in it
 )
 
-// slice returns where to count what happens now. Where there are too many, neighbours are merged.
+// slice returns where to count an outcome now. When there are too many slices, neighbours are merged.
 func (t *tally) slice(now int64) *sums {
 	if n := len(t.slices); n > 0 && now-t.slices[n-1].at < sliceGrain {
 		return &t.slices[n-1].sums
@@ -49,7 +52,8 @@ func (t *tally) slice(now int64) *sums {
 	return &t.slices[len(t.slices)-1].sums
 }
 
-// fold takes in the successes that were only counted so far. breaks says whether they may have ended a run.
+// fold enters the successes of the fast path, successes being how many the epoch has had in all. breaks says whether they
+// may have ended a run of failures; otherwise they came before it.
 func (t *tally) fold(successes uint64, now int64, breaks bool) {
 	n := successes - t.folded
 	t.folded = successes
@@ -65,7 +69,7 @@ func (t *tally) fold(successes uint64, now int64, breaks bool) {
 	}
 }
 
-// add takes in one outcome that is no success. keep is how many times of failures are kept.
+// add enters an outcome that is not a success. keep is how many failure times are kept.
 func (t *tally) add(now int64, o Outcome, slow bool, keep int) {
 	t.slice(now).count(o, slow)
 	t.outcomes++
@@ -85,7 +89,8 @@ func (t *tally) add(now int64, o Outcome, slow bool, keep int) {
 	}
 }
 
-// batch writes the tally down. What is older than the window is of no use any more.
+// batch returns what the tally has, in the form of a report. Slices older than the window are left out: the ledger would
+// not count them.
 func (t *tally) batch(now int64, window time.Duration) (b StoreBatch) {
 	for _, s := range t.slices {
 		age := duration(now - s.at)
@@ -101,7 +106,7 @@ func (t *tally) batch(now int64, window time.Duration) (b StoreBatch) {
 	return b
 }
 
-// outcomes is how many a batch has.
+// outcomes returns how many outcomes a batch has.
 func (b *StoreBatch) outcomes() (n uint64) {
 	for _, s := range b.Slices {
 		n += s.Successes + s.Failures + s.Ignored
@@ -109,7 +114,7 @@ func (b *StoreBatch) outcomes() (n uint64) {
 	return n
 }
 
-// countsForTrip reports whether a batch has what a trip policy looks at.
+// countsForTrip reports whether a batch has an outcome that trip policies look at.
 func (b *StoreBatch) countsForTrip() bool {
 	return slices.ContainsFunc(b.Slices, func(s StoreSlice) bool { return s.Successes > 0 || s.Failures > 0 })
 }
