@@ -167,7 +167,7 @@ func (c *Circuit) needsSuccessLocked() bool {
 }
 
 // hasNews reports whether the tally has something that the others need to know. Successes alone matter if they end a run of
-// the ledger, or for a trip condition with a rate.
+// the ledger, or for a trip condition over a time window.
 func (sh *share) hasNews(s *settings) bool {
 	t := &sh.outbox.tally
 	endsRun := t.run.broken && sh.view.ledger.Counts.ConsecutiveFailures > 0
