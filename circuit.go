@@ -148,7 +148,7 @@ func (c *Circuit) init(s *settings, d *draft) {
 	}
 	c.mu.Unlock()
 	if s.sharing != nil {
-		c.attach(s)
+		c.joinStore(s)
 	}
 }
 
@@ -203,12 +203,9 @@ func (c *Circuit) refusalLocked(s *settings, now int64) refusal {
 	if m.mode == ForcedClosed || m.mode == Shadow {
 		return admitted
 	}
-	p := c.policyLocked(s)
-	if sh := c.shareLocked(); sh.follows() {
-		if m.mode == Auto && m.state == HalfOpen && m.now < sh.deniedUntil {
-			return refusedProbes
-		}
-		p = &s.policy // the store may have a slot
+	p, denied := c.readyPolicyLocked(s, &m)
+	if denied {
+		return refusedProbes
 	}
 	return m.refusal(p, c.inFlightLocked())
 }
@@ -318,7 +315,7 @@ func (c *Circuit) SetMode(m Mode) {
 
 // command carries out an operator's move: the store's where there is one, or else the circuit's own.
 func (c *Circuit) command(s *settings, o order) {
-	if s.sharing == nil || !c.order(o) {
+	if s.sharing == nil || !c.orderMove(o) {
 		c.operate(s, o.event, o.cause)
 	}
 }
@@ -399,7 +396,7 @@ func (c *Circuit) Close() error {
 	c.stopHealthLocked()
 	c.mu.Unlock()
 	if s.sharing != nil {
-		c.closeShare()
+		c.leaveStore()
 	}
 	return nil
 }
@@ -497,12 +494,12 @@ func (c *Circuit) admitLocking(ctx context.Context, k *call, now int64) error {
 	c.mu.Lock()
 	s := c.load()
 	for s.sharing != nil {
-		f, asks := c.slotLocked(s, &e)
+		f, asks := c.storeSlotLocked(s, &e)
 		if f == nil {
 			break
 		}
 		c.mu.Unlock()
-		if err := c.await(ctx, f, asks); err != nil {
+		if err := c.awaitSlot(ctx, f, asks); err != nil {
 			return err
 		}
 		e.now = s.time.now()
@@ -579,10 +576,7 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 		e.at, sh.until = c.m.ramp, c.m.since
 		e.Until = s.time.anchor().at(c.m.ramp)
 	default:
-		e.at = sh.until
-		if share := c.shareLocked(); share != nil && sh.until == share.deniedUntil {
-			e.at = share.fullUntil // it is asked before, but should not count on it
-		}
+		e.at = c.slotFreeAtLocked(sh.until)
 		e.Until = s.time.anchor().at(e.at)
 	}
 	if c.m.mode == Shadow {
@@ -688,7 +682,7 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 
 	var judged *StoreReply
 	if s.sharing != nil && e.pass.probe {
-		judged = c.judge(s, &e, s.trips.isSlow(took))
+		judged = c.settleProbe(s, &e, s.trips.isSlow(took))
 	}
 	var fx effects
 	c.mu.Lock()
@@ -700,22 +694,22 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	cause := c.countLocked(s, &e, took, err)
 	var u urgency
 	if s.sharing != nil {
-		u = c.deferLocked(s, &e, cause)
+		u = c.deferToStoreLocked(s, &e, cause)
 	}
 	c.stepLocked(s, &e, &fx, cause)
 	if judged != nil {
-		c.judgedLocked(s, judged, cause, e.now)
+		c.applySettlementLocked(s, judged, cause, e.now)
 	}
 	n := c.notifierLocked(&fx)
 	var asked []Counts
-	if s.trips.user && !fx.late && fx.moved == 0 && c.m.state == Closed && !c.asksStoreLocked() {
+	if s.trips.user && !fx.late && fx.moved == 0 && c.m.state == Closed && !c.storeDecidesLocked() {
 		var few [2]Counts // in here, since others need not clear it
 		asked = c.countsForUserLocked(s, few[:0])
 	}
 	c.mu.Unlock()
 
 	if s.sharing != nil {
-		defer c.settled(judged, u) // whatever becomes of this goroutine in a user's function
+		defer c.afterSettlement(judged, u) // whatever becomes of this goroutine in a user's function
 	}
 	if s.onCall {
 		call := CallEvent{Name: c.name, State: k.state, Outcome: o, Probe: k.probe, Late: fx.late, Duration: took, Err: err}
@@ -753,7 +747,7 @@ func (c *Circuit) countLocked(s *settings, e *event, took time.Duration, err err
 	case c.m.state == Closed:
 		c.rememberLocked(s, e, took, err)
 		if s.sharing != nil {
-			c.reportLocked(s, e, slow)
+			c.addToTallyLocked(s, e, slow)
 		}
 	case !e.pass.probe || e.outcome != Success:
 	case slow:
@@ -898,7 +892,7 @@ func (c *Circuit) sample() {
 		c.endRunLocked(s)
 		e := event{kind: evSettle, now: now, random: random, pass: pass{epoch: c.m.epoch}, trip: s.trips.holds(c.memory, now, c.run)}
 		if s.sharing != nil {
-			u = c.deferLocked(s, &e, nil)
+			u = c.deferToStoreLocked(s, &e, nil)
 		}
 		c.stepLocked(s, &e, &fx, nil)
 		n = c.notifierLocked(&fx)
@@ -906,7 +900,7 @@ func (c *Circuit) sample() {
 	c.mu.Unlock()
 	n.deliver(s)
 	if s.sharing != nil {
-		c.settled(nil, u)
+		c.afterSettlement(nil, u)
 	}
 }
 
@@ -921,7 +915,7 @@ func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 	m.step(p, e, fx)
 	if m.epoch != epoch {
 		if s.sharing != nil {
-			c.turnSharedLocked(e)
+			c.beginSharedStayLocked(e)
 		}
 		c.turnLocked(s, fx, err)
 	}
@@ -1019,7 +1013,7 @@ func (c *Circuit) publishLocked(s *settings) {
 	if c.memory != nil && c.memory.sampling {
 		w = w&^(15<<wordTick) | sampleTick<<wordTick
 	}
-	if s.trips.user || c.memory.watches(s, c.m.now) || s.sharing != nil && c.asksForSuccessesLocked() {
+	if s.trips.user || c.memory.watches(s, c.m.now) || s.sharing != nil && c.needsSuccessLocked() {
 		w |= wordNote
 	}
 	old := c.word.Load()

@@ -43,6 +43,23 @@ type Totals struct {
 	Rescues   map[Rescue]uint64 `json:"rescues,omitempty"`
 }
 
+// StoreStatus is how a circuit gets on with its [Store], in Snapshot.Shared. It is nil there without a Store.
+//
+// A circuit is not Connected while its store does not answer. That alone does not make it Alone: it stays in the state that
+// all are in until it has to decide something without the store, such as to open, or to admit a probe. It follows the others
+// again when the store answers and has a newer state, or grants a probe slot, or when the circuit's own probes have brought
+// it back to the state of the others.
+type StoreStatus struct {
+	Epoch     uint64    `json:"epoch"`                // the number of the state that all are in, as last seen; 0: none was seen yet
+	Alone     bool      `json:"alone"`                // the circuit decides by itself: Snapshot.State may differ from that of the others
+	Connected bool      `json:"connected"`            // the last exchange with the store worked
+	Exchanged time.Time `json:"exchanged,omitzero"`   // when an exchange last worked, by the circuit's clock; zero: never
+	LastError string    `json:"last_error,omitempty"` // why the last exchange failed, or what was odd in one that worked; "": nothing
+	Pending   uint64    `json:"pending"`              // outcomes that are still to be reported to the store
+	Lost      uint64    `json:"lost"`                 // outcomes whose report may not have arrived, since construction; they are not sent again
+	Foreign   bool      `json:"foreign"`              // others share the name with another configuration: an error in their or this one's setup
+}
+
 // Snapshot reads the circuit. It changes nothing but that what has left a window is dropped.
 func (c *Circuit) Snapshot() Snapshot {
 	s := c.load()
@@ -76,7 +93,7 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 		InFlight: c.inFlightLocked(),
 		Counts:   c.liveCountsLocked(s),
 		Totals:   c.totalsLocked(),
-		Shared:   c.sharedLocked(s, wall),
+		Shared:   c.storeStatusLocked(s, wall),
 	}
 	switch {
 	case m.state == Open:
@@ -85,10 +102,7 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 			snap.Since = snap.Until
 		}
 	case m.state == HalfOpen:
-		snap.Probes = int64(m.liveLeases())
-		if sh := c.shareLocked(); sh.follows() {
-			snap.Probes = max(snap.Probes, int64(sh.ledger.Slots))
-		}
+		snap.Probes = max(int64(m.liveLeases()), c.sharedProbesLocked())
 	}
 	snap.ConsecutiveFailures = snap.Counts.ConsecutiveFailures
 	snap.ConsecutiveSuccesses = snap.Counts.ConsecutiveSuccesses
