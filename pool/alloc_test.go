@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker/pool"
 )
@@ -42,29 +41,5 @@ func TestAllocations(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// More than 320 members take one allocation more.
-func TestAThousandMembers(t *testing.T) {
-	for _, s := range strategies {
-		p := many(t, s, 1000, true)
-		seen := map[int]bool{}
-		for range 2000 {
-			v, err := pool.Do(t.Context(), p, func(_ context.Context, v int) (int, error) { return v, nil })
-			require.NoError(t, err)
-			assert.NotZero(t, v%3)
-			seen[v] = true
-		}
-		if s == pool.Failover {
-			assert.Len(t, seen, 1)
-		} else {
-			assert.Len(t, seen, 666)
-		}
-		for _, c := range p.Circuits() {
-			c.Trip(nil)
-		}
-		_, err := pool.Do(t.Context(), p, func(_ context.Context, v int) (int, error) { return v, nil })
-		require.Error(t, err)
 	}
 }

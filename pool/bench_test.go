@@ -6,28 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
-	"github.com/breakerkit/breaker"
 	"github.com/breakerkit/breaker/pool"
 )
-
-var strategies = []pool.Strategy{pool.Failover, pool.RoundRobin, pool.WeightedRoundRobin, pool.Shuffle}
-
-// many makes a pool of n, of which every third is open if so wanted.
-func many(tb testing.TB, s pool.Strategy, n int, thirdOpen bool, opts ...pool.Option) *pool.Pool[int] {
-	tb.Helper()
-	members := make([]pool.Member[int], n)
-	for i := range members {
-		members[i] = pool.Member[int]{Name: fmt.Sprintf("m%d", i), Value: i, Priority: -i, Weight: i % 5}
-	}
-	p, err := pool.New(s, members, append([]pool.Option{pool.WithBreaker(breaker.WithOpenTimeout(24 * time.Hour))}, opts...)...)
-	require.NoError(tb, err)
-	for i := 0; thirdOpen && i < n; i += 3 {
-		p.Circuit(fmt.Sprintf("m%d", i)).Trip(nil)
-	}
-	return p
-}
 
 // BenchmarkDo is choosing a member and calling it, with all members closed and with every third open.
 func BenchmarkDo(b *testing.B) {

@@ -27,16 +27,16 @@ func Do[E, T any](ctx context.Context, p *Pool[E], fn func(context.Context, E) (
 	if err := ctx.Err(); err != nil {
 		return v, err
 	}
-	t := tour{walk: newWalk(&r.rota, p.core.rand), core: &p.core, ctx: ctx}
-	if p.core.limit > 0 {
-		t.limit = read(p.core.clock).Add(p.core.limit)
+	t := invocation{rotation: newRotation(&r.roster, p.settings.rand), settings: &p.settings, ctx: ctx}
+	if p.settings.limit > 0 {
+		t.limit = read(p.settings.clock).Add(p.settings.limit)
 	}
 	for {
-		i, past, ok := t.next()
+		i, bypass, ok := t.next()
 		if !ok {
 			return v, t.unavailable()
 		}
-		got, how, gotErr := attempt(&t, i, past, r.values[i], fn)
+		got, how, gotErr := attempt(&t, i, bypass, r.values[i], fn)
 		switch how {
 		case answered:
 			return got, gotErr
@@ -56,29 +56,29 @@ const (
 )
 
 // attempt calls fn for one member. However it ends, what it took of the circuit is settled.
-func attempt[E, T any](t *tour, i int, past bool, value E, fn func(context.Context, E) (T, error)) (v T, how ending, err error) {
+func attempt[E, T any](t *invocation, i int, bypass bool, value E, fn func(context.Context, E) (T, error)) (v T, how ending, err error) {
 	var permit breaker.Permit
-	if !past {
-		if err := t.rota.slots[i].circuit.AcquireInto(t.ctx, &permit); err != nil {
+	if !bypass {
+		if err := t.roster.entries[i].circuit.AcquireInto(t.ctx, &permit); err != nil {
 			how, err = t.refused(err)
 			return v, how, err
 		}
 	}
 	ctx, l := t.context(i)
-	ended, abrupt := false, breaker.Ignored
+	ended, interrupted := false, breaker.Ignored
 	defer func() {
 		if !ended {
-			permit.Settle(abrupt, errAbnormal)
+			permit.Settle(interrupted, errAbnormal)
 			l.finish(context.Canceled)
 		}
 	}()
 	if t.calls != nil {
 		t.moved(i)
 	}
-	abrupt = breaker.Failure
+	interrupted = breaker.Failure
 	v, err = fn(ctx, value)
 	if err == nil {
-		t.succeeded(i, past, &permit, l)
+		t.succeeded(i, bypass, &permit, l)
 	} else {
 		how, err = t.failed(i, &permit, l, err)
 	}
@@ -86,24 +86,24 @@ func attempt[E, T any](t *tour, i int, past bool, value E, fn func(context.Conte
 	return v, how, err
 }
 
-// tour is one Do.
-type tour struct {
-	walk
-	core  *core
-	ctx   context.Context // the caller's
-	limit time.Time       // when all of it must end; zero for never
-	calls []error         // what the members that were called and failed returned; nil while there is none
-	prev  int             // the last of them
-	last  error           // the last real error of one: not a rejection
+// invocation is one Do.
+type invocation struct {
+	rotation
+	settings *settings
+	ctx      context.Context // the caller's
+	limit    time.Time       // when all of it must end; zero for never
+	calls    []error         // what the members that were called and failed returned; nil while there is none
+	prev     int             // the last of them
+	last     error           // the last real error of one: not a rejection
 }
 
 // context is the context of an attempt on a member. Where nothing limits it, it is the caller's.
-func (t *tour) context(i int) (context.Context, *leash) {
-	timeout := t.rota.slots[i].timeout
+func (t *invocation) context(i int) (context.Context, *attemptContext) {
+	timeout := t.roster.entries[i].timeout
 	if timeout == 0 && t.limit.IsZero() {
 		return t.ctx, nil
 	}
-	l := &leash{Context: t.ctx, clock: t.core.clock, end: t.limit, limit: true}
+	l := &attemptContext{Context: t.ctx, clock: t.settings.clock, end: t.limit, limit: true}
 	if timeout > 0 {
 		if at := read(l.clock).Add(timeout); t.limit.IsZero() || at.Before(t.limit) {
 			l.end, l.limit = at, false
@@ -113,9 +113,9 @@ func (t *tour) context(i int) (context.Context, *leash) {
 }
 
 // moved tells the hooks who is called next.
-func (t *tour) moved(i int) {
-	m := Moved{From: t.rota.slots[t.prev].name, To: t.rota.slots[i].name, Err: t.calls[t.prev]}
-	for _, f := range t.core.hooks {
+func (t *invocation) moved(i int) {
+	m := Moved{From: t.roster.entries[t.prev].name, To: t.roster.entries[i].name, Err: t.calls[t.prev]}
+	for _, f := range t.settings.hooks {
 		func() {
 			defer func() { _ = recover() }()
 			f(t.ctx, m)
@@ -124,7 +124,7 @@ func (t *tour) moved(i int) {
 }
 
 // refused is the end of an attempt that was not made: another call has taken the last slot, or the caller has gone.
-func (t *tour) refused(err error) (ending, error) {
+func (t *invocation) refused(err error) (ending, error) {
 	if t.ctx.Err() != nil && !rejection(err) {
 		return answered, t.callerEnded(t.last)
 	}
@@ -133,22 +133,22 @@ func (t *tour) refused(err error) (ending, error) {
 
 // succeeded settles an attempt that brought a value. One that took longer than its own timeout allowed has failed, but
 // its value is the answer; the pool's limit is not the fault of a member that answers.
-func (t *tour) succeeded(i int, past bool, permit *breaker.Permit, l *leash) {
+func (t *invocation) succeeded(i int, bypass bool, permit *breaker.Permit, l *attemptContext) {
 	if l != nil && !l.limit && l.late() {
 		permit.Settle(breaker.Failure, nil)
 	} else {
 		permit.Done(nil)
-		if past {
-			t.rota.slots[i].circuit.OfferProbe()
+		if bypass {
+			t.roster.entries[i].circuit.OfferProbe()
 		}
 	}
-	l.letGo()
+	l.release()
 }
 
 // failed settles an attempt that brought an error, and says what becomes of the call.
-func (t *tour) failed(i int, permit *breaker.Permit, l *leash, err error) (ending, error) {
-	s := t.rota.slots[i]
-	err, stop := unmark(err)
+func (t *invocation) failed(i int, permit *breaker.Permit, l *attemptContext, err error) (ending, error) {
+	s := t.roster.entries[i]
+	err, stop := withoutMark(err)
 	alive := t.ctx.Err() == nil
 	late := l != nil && l.late()
 	outcome := breaker.Failure
@@ -170,17 +170,17 @@ func (t *tour) failed(i int, permit *breaker.Permit, l *leash, err error) (endin
 		t.last = err
 	}
 	if t.calls == nil {
-		t.calls = make([]error, len(t.rota.slots))
+		t.calls = make([]error, len(t.roster.entries))
 	}
 	t.calls[i], t.prev = err, i
 	return failed, err
 }
 
 // late reports whether the pool's limit has passed.
-func (t *tour) late() bool { return !t.limit.IsZero() && !read(t.core.clock).Before(t.limit) }
+func (t *invocation) late() bool { return !t.limit.IsZero() && !read(t.settings.clock).Before(t.limit) }
 
 // callerEnded is the error of a Do whose caller has gone. err is what the member returned; it may be nil.
-func (t *tour) callerEnded(err error) error {
+func (t *invocation) callerEnded(err error) error {
 	end := t.ctx.Err()
 	switch {
 	case err == nil:
@@ -200,13 +200,13 @@ func limited(err error) error {
 }
 
 // unavailable is the error of a Do that nobody answered.
-func (t *tour) unavailable() error {
-	e := &UnavailableError{Last: t.last, Reasons: make([]Reason, len(t.rota.slots))}
-	if c := t.core.clock; c != nil {
+func (t *invocation) unavailable() error {
+	e := &UnavailableError{Last: t.last, Reasons: make([]Reason, len(t.roster.entries))}
+	if c := t.settings.clock; c != nil {
 		e.now = c.Now
 	}
-	now := read(t.core.clock)
-	for i, s := range t.rota.slots {
+	now := read(t.settings.clock)
+	for i, s := range t.roster.entries {
 		r := Reason{Member: s.name, Err: s.circuit.Refusal()}
 		var due time.Time
 		if open, ok := r.Err.(*breaker.OpenError); ok {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/breakerkit/breaker"
 	"github.com/breakerkit/breaker/pool"
@@ -37,17 +39,6 @@ func TestDoRefusesBeforeAnythingIsCounted(t *testing.T) {
 	_, err = pool.Do(ctx, r.p, r.call)
 	assert.Equal(t, context.Canceled, err)
 	assert.Empty(t, r.called())
-}
-
-func TestTheCallersEndAsItIs(t *testing.T) {
-	r := newRig(t, pool.Failover, names("a", "b"), r0)
-	ctx, cancel := context.WithCancel(t.Context())
-	own := fmt.Errorf("reading: %w", context.Canceled)
-	_, err := pool.Do(ctx, r.p, func(context.Context, string) (int, error) {
-		cancel()
-		return 0, own
-	})
-	assert.Same(t, own, err, "nothing is added to an error that says so itself")
 }
 
 func TestARejectionIsNoRealError(t *testing.T) {
@@ -269,367 +260,11 @@ func TestAPanickingIgnoreListSettles(t *testing.T) {
 
 type nasty struct{}
 
-func (nasty) Error() string   { return "nasty" }
-func (nasty) Is(error) bool   { panic("nasty") }
+func (nasty) Error() string { return "nasty" }
+
+func (nasty) Is(error) bool { panic("nasty") }
+
 func (nasty) Unwrap() []error { return nil }
-
-func TestCallersDeadline(t *testing.T) {
-	for _, ignore := range []bool{false, true} {
-		bubble(t, func(t *testing.T) {
-			var opts []breaker.Option
-			if ignore {
-				opts = append(opts, breaker.IgnoreCallerDeadline())
-			}
-			p, err := pool.New(pool.Failover, names("a", "b"), pool.WithBreaker(opts...))
-			require.NoError(t, err)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			calls := 0
-			_, err = pool.Do(ctx, p, func(ctx context.Context, _ string) (int, error) {
-				calls++
-				<-ctx.Done()
-				return 0, errBoom
-			})
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.ErrorIs(t, err, errBoom)
-			assert.NotErrorIs(t, err, pool.ErrLimit, "it was the caller's")
-			assert.Equal(t, 1, calls)
-			totals := p.Circuit("a").Snapshot().Totals
-			assert.Equal(t, ignore, totals.Ignored == 1)
-			assert.Equal(t, ignore, totals.Failures == 0)
-		})
-	}
-}
-
-func TestAnAnswerAfterTheCallersCancelIsAnAnswer(t *testing.T) {
-	r := newRig(t, pool.Failover, names("a"), r0)
-	ctx, cancel := context.WithCancel(t.Context())
-	v, err := pool.Do(ctx, r.p, func(context.Context, string) (int, error) {
-		cancel()
-		return 7, nil
-	})
-	require.NoError(t, err)
-	assert.Equal(t, 7, v)
-	assert.EqualValues(t, 1, r.totals("a").Successes)
-}
-
-func TestLimitOnAnInjectedClock(t *testing.T) {
-	guard(t, func() {
-		r := newRig(t, pool.Failover, names("a", "b"), r0, pool.WithLimit(2*time.Second))
-		_, err := pool.Do(t.Context(), r.p, func(ctx context.Context, name string) (int, error) {
-			_, _ = r.call(ctx, name)
-			done := ctx.Done()
-			r.clk.Add(2*time.Second - 1)
-			assert.NoError(t, ctx.Err())
-			select {
-			case <-done:
-				t.Error("ended too early")
-			default:
-			}
-			r.clk.Add(1)
-			<-done
-			return 0, ctx.Err()
-		})
-		assert.Equal(t, pool.ErrLimit, err)
-		assert.Equal(t, []string{"a"}, r.called())
-		assert.EqualValues(t, 1, r.totals("a").Failures)
-	})
-}
-
-func TestLimitWithoutDone(t *testing.T) {
-	r := newRig(t, pool.Failover, names("a", "b", "c"), r0, pool.WithLimit(2*time.Second))
-	_, err := pool.Do(t.Context(), r.p, func(ctx context.Context, name string) (int, error) {
-		_, _ = r.call(ctx, name)
-		r.clk.Add(time.Second)
-		return 0, errBoom
-	})
-	require.ErrorIs(t, err, pool.ErrLimit)
-	require.ErrorIs(t, err, errBoom)
-	assert.Equal(t, []string{"a", "b"}, r.called(), "the limit had passed before c's turn")
-
-	v, err := pool.Do(t.Context(), r.p, func(ctx context.Context, _ string) (int, error) {
-		r.clk.Add(3 * time.Second)
-		assert.Equal(t, context.DeadlineExceeded, ctx.Err(), "without a timer")
-		return 7, nil
-	})
-	require.NoError(t, err, "a value is a value")
-	assert.Equal(t, 7, v)
-	assert.EqualValues(t, 1, r.totals("a").Successes, "the limit is not the fault of a member that answers")
-}
-
-func TestTheLimitMakesAFailureOfWhateverError(t *testing.T) {
-	for name, err := range map[string]error{"ignored": errClient, "rejection": breaker.ErrOpen} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, pool.Failover, names("a", "b"), r0, pool.WithLimit(time.Second), pool.WithBreaker(breaker.WithIgnore(errClient)))
-			_, got := pool.Do(t.Context(), r.p, func(context.Context, string) (int, error) {
-				r.clk.Add(time.Second)
-				return 0, err
-			})
-			require.ErrorIs(t, got, pool.ErrLimit)
-			require.ErrorIs(t, got, err)
-			assert.EqualValues(t, 1, r.totals("a").Failures)
-		})
-	}
-}
-
-func TestNoLimitGivesTheCallersContext(t *testing.T) {
-	r := newRig(t, pool.Failover, names("a"), pool.WithLimit(0))
-	ctx := context.WithValue(t.Context(), status(0), 1)
-	_, err := pool.Do(ctx, r.p, func(got context.Context, _ string) (int, error) {
-		assert.Equal(t, ctx, got)
-		return 0, nil
-	})
-	require.NoError(t, err)
-}
-
-func TestAStreamFollowsTheCallerOnly(t *testing.T) {
-	for _, early := range []bool{false, true} { // whether fn itself asks for Done
-		bubble(t, func(t *testing.T) {
-			p, err := pool.New(pool.Failover, names("a"), pool.WithBreaker(breaker.WithTimeout(2*time.Second)))
-			require.NoError(t, err)
-			caller, cancel := context.WithCancelCause(context.WithValue(t.Context(), status(1), "value"))
-			stream, err := pool.Do(caller, p, func(ctx context.Context, _ string) (context.Context, error) {
-				if early {
-					select {
-					case <-ctx.Done():
-						return nil, ctx.Err()
-					case <-time.After(time.Second):
-					}
-				}
-				_, hasDeadline := ctx.Deadline()
-				assert.False(t, hasDeadline, "a deadline would reach beyond fn")
-				assert.Equal(t, "value", ctx.Value(status(1)))
-				return ctx, nil
-			})
-			require.NoError(t, err)
-			child, stop := context.WithTimeout(stream, 2*time.Hour)
-			defer stop()
-			pass(time.Hour)
-			require.NoError(t, stream.Err(), "beyond both limits")
-			select {
-			case <-stream.Done():
-				t.Fatal("ended")
-			default:
-			}
-			runtime.GC()
-			runtime.GC()
-			cancel(errBoom)
-			<-stream.Done()
-			<-child.Done()
-			assert.Equal(t, context.Canceled, stream.Err())
-			assert.Equal(t, errBoom, context.Cause(stream))
-			assert.EqualValues(t, 1, p.Circuit("a").Snapshot().Totals.Successes)
-		})
-	}
-}
-
-func TestTheContextOfAFailedAttemptHasEnded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p, err := pool.New(pool.Failover, names("a", "b"))
-		require.NoError(t, err)
-		var first context.Context
-		_, err = pool.Do(t.Context(), p, func(ctx context.Context, name string) (int, error) {
-			if name == "a" {
-				first = ctx
-				go func() { <-ctx.Done() }()
-				return 0, errBoom
-			}
-			<-first.Done()
-			assert.Equal(t, context.Canceled, first.Err())
-			assert.NoError(t, ctx.Err())
-			return 0, nil
-		})
-		require.NoError(t, err)
-		assert.Panics(t, func() {
-			_, _ = pool.Do(t.Context(), p, func(ctx context.Context, _ string) (int, error) {
-				first = ctx
-				panic(errBoom)
-			})
-		})
-		assert.Equal(t, context.Canceled, first.Err())
-		<-first.Done() // asked for after the end
-	})
-}
-
-func TestDerivedContexts(t *testing.T) {
-	t.Run("end with the limit", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			p, err := pool.New(pool.Failover, names("a", "b"))
-			require.NoError(t, err)
-			start, ended := time.Now(), false
-			_, err = pool.Do(t.Context(), p, func(ctx context.Context, _ string) (int, error) {
-				before := runtime.NumGoroutine()
-				var kept, dropped context.Context
-				for range 100 {
-					child, cancel := context.WithCancel(ctx)
-					dropped = child
-					cancel()
-				}
-				kept, cancel := context.WithTimeout(ctx, time.Hour)
-				defer cancel()
-				stopped := context.AfterFunc(ctx, func() { t.Error("stopped") })
-				context.AfterFunc(ctx, func() { ended = true })
-				assert.True(t, stopped())
-				assert.False(t, stopped())
-				direct := ctx.(interface{ AfterFunc(func()) func() bool }).AfterFunc(func() { t.Error("stopped") })
-				assert.True(t, direct())
-				assert.False(t, direct())
-				assert.LessOrEqual(t, runtime.NumGoroutine(), before+2, "no goroutine each")
-				assert.Error(t, dropped.Err())
-				<-kept.Done()
-				assert.Equal(t, context.DeadlineExceeded, kept.Err())
-				late := make(chan struct{})
-				assert.False(t, context.AfterFunc(ctx, func() { close(late) })())
-				<-late
-				return 0, kept.Err()
-			})
-			require.ErrorIs(t, err, pool.ErrLimit)
-			assert.Equal(t, 5*time.Second, time.Since(start))
-			pass(0)
-			assert.True(t, ended)
-		})
-	})
-	t.Run("of a stream end with the caller", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			p, err := pool.New(pool.Failover, names("a", "b"))
-			require.NoError(t, err)
-			caller, cancel := context.WithCancel(t.Context())
-			stream, err := pool.Do(caller, p, func(ctx context.Context, _ string) (context.Context, error) {
-				child, stop := context.WithCancel(ctx)
-				context.AfterFunc(child, stop)
-				return child, nil
-			})
-			require.NoError(t, err)
-			fresh, err := pool.Do(caller, p, func(ctx context.Context, _ string) (context.Context, error) { return ctx, nil })
-			require.NoError(t, err)
-			child, stop := context.WithCancel(fresh)
-			defer stop()
-			told := make(chan struct{})
-			fresh.(interface{ AfterFunc(func()) func() bool }).AfterFunc(func() { close(told) })
-			pass(time.Hour)
-			runtime.GC()
-			require.NoError(t, stream.Err())
-			require.NoError(t, child.Err())
-			cancel()
-			<-stream.Done()
-			<-child.Done()
-			<-told
-		})
-	})
-}
-
-// countingContext counts what hangs on it.
-type countingContext struct {
-	context.Context
-	hanging atomic.Int64
-}
-
-// Value hides the context package's own ways to c.
-func (c *countingContext) Value(any) any { return nil }
-
-func (c *countingContext) AfterFunc(f func()) func() bool {
-	stop := context.AfterFunc(c.Context, f)
-	c.hanging.Add(1)
-	return func() bool {
-		stopped := stop()
-		if stopped {
-			c.hanging.Add(-1)
-		}
-		return stopped
-	}
-}
-
-func TestACallersContextDoesNotFillUp(t *testing.T) {
-	guard(t, func() {
-		p, err := pool.New(pool.Failover, names("a", "b"))
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		caller := &countingContext{Context: ctx}
-		for range 100 {
-			_, err := pool.Do(caller, p, func(ctx context.Context, name string) (int, error) {
-				_ = ctx.Done()
-				if name == "a" {
-					return 0, errBoom
-				}
-				return 0, nil
-			})
-			require.NoError(t, err)
-			p.Circuit("a").Reset()
-		}
-		assert.Positive(t, caller.hanging.Load())
-		require.Eventually(t, func() bool {
-			runtime.GC()
-			return caller.hanging.Load() == 0
-		}, patience, time.Millisecond)
-	})
-}
-
-func TestAttemptTimeout(t *testing.T) {
-	t.Run("moves on", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			p, err := pool.New(pool.Failover, names("a", "b", "c"), pool.WithBreaker(breaker.WithTimeout(2*time.Second), breaker.WithIgnore(context.DeadlineExceeded)))
-			require.NoError(t, err)
-			start := time.Now()
-			var at []time.Duration
-			_, err = pool.Do(t.Context(), p, func(ctx context.Context, _ string) (int, error) {
-				at = append(at, time.Since(start))
-				<-ctx.Done()
-				return 0, ctx.Err()
-			})
-			require.ErrorIs(t, err, pool.ErrLimit)
-			assert.Equal(t, []time.Duration{0, 2 * time.Second, 4 * time.Second}, at)
-			assert.Equal(t, 5*time.Second, time.Since(start))
-			for _, c := range p.Circuits() {
-				assert.EqualValues(t, 1, c.Snapshot().Totals.Failures, "whatever the error says")
-			}
-		})
-	})
-	t.Run("a value that comes too late", func(t *testing.T) {
-		r := newRig(t, pool.Failover, names("a", "b"), pool.WithBreaker(breaker.WithTimeout(time.Second)), pool.WithLimit(0))
-		v, err := pool.Do(t.Context(), r.p, func(context.Context, string) (int, error) {
-			r.clk.Add(time.Second)
-			return 7, nil
-		})
-		require.NoError(t, err)
-		assert.Equal(t, 7, v)
-		assert.EqualValues(t, 1, r.totals("a").Failures)
-	})
-	t.Run("per member", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			p, err := pool.New(pool.Failover, names("a", "b"), pool.PerMember(func(m pool.Member[string]) []breaker.Option {
-				if m.Name == "a" {
-					return []breaker.Option{breaker.WithTimeout(time.Second)}
-				}
-				return nil
-			}))
-			require.NoError(t, err)
-			start := time.Now()
-			v, err := pool.Do(t.Context(), p, func(ctx context.Context, name string) (string, error) {
-				select {
-				case <-ctx.Done():
-					return "", ctx.Err()
-				case <-time.After(3 * time.Second):
-					return name, nil
-				}
-			})
-			require.NoError(t, err)
-			assert.Equal(t, "b", v)
-			assert.Equal(t, 4*time.Second, time.Since(start))
-		})
-	})
-	t.Run("the caller cancels meanwhile", func(t *testing.T) {
-		r := newRig(t, pool.Failover, names("a", "b"), pool.WithBreaker(breaker.WithTimeout(time.Second)))
-		ctx, cancel := context.WithCancel(t.Context())
-		_, err := pool.Do(ctx, r.p, func(context.Context, string) (int, error) {
-			r.clk.Add(time.Second)
-			cancel()
-			return 0, errBoom
-		})
-		require.ErrorIs(t, err, context.Canceled)
-		assert.EqualValues(t, 1, r.totals("a").Ignored)
-	})
-}
 
 func TestClassifier(t *testing.T) {
 	classify := breaker.WithClassifier(func(err error) breaker.Outcome {
@@ -652,4 +287,173 @@ func TestClassifier(t *testing.T) {
 		r.fail["a"] = status(503)
 		assert.Equal(t, []string{"b"}, r.good(1))
 	}
+}
+
+func TestP05AllOpenIsOneClearError(t *testing.T) {
+	for _, s := range strategies {
+		guard(t, func() {
+			r := newRig(t, s, names("a", "b", "c"), r0)
+			at := r.clk.Now()
+			r.open("b")
+			r.clk.Add(time.Second)
+			r.open("a", "c")
+			v, err := r.do()
+			assert.Empty(t, v)
+			require.ErrorIs(t, err, breaker.ErrOpen)
+			none, ok := errors.AsType[*pool.UnavailableError](err)
+			require.True(t, ok)
+			assert.Equal(t, 9*time.Second, none.RetryAfter(), "the earliest: b's")
+			require.Len(t, none.Reasons, 3)
+			for i, n := range []string{"a", "b", "c"} {
+				assert.Equal(t, n, none.Reasons[i].Member)
+				assert.False(t, none.Reasons[i].Called)
+				assert.ErrorIs(t, none.Reasons[i].Err, breaker.ErrOpen)
+				assert.Contains(t, err.Error(), n)
+				assert.Zero(t, r.totals(n).Rejected)
+			}
+			assert.Nil(t, none.Last)
+			assert.Empty(t, r.called())
+			assert.Equal(t, at.Add(time.Second), r.clk.Now())
+			r.clk.Add(4 * time.Second)
+			assert.Equal(t, 5*time.Second, none.RetryAfter(), "it runs down")
+			r.clk.Add(time.Hour)
+			assert.Zero(t, none.RetryAfter(), "and never below 0")
+		})
+	}
+}
+
+func TestP08AFailureMovesOn(t *testing.T) {
+	t.Run("to the next", func(t *testing.T) {
+		r := newRig(t, pool.Failover, names("a", "b", "c"), r0, pool.WithBreaker(breaker.WithIgnore(errClient)))
+		r.fail["a"] = status(503)
+		assert.Equal(t, []string{"b"}, r.good(1))
+		assert.Equal(t, []string{"a", "b"}, r.called())
+		r.fail["b"] = errClient
+		_, err := r.do()
+		assert.Equal(t, errClient, err, "as it is")
+		assert.Equal(t, []string{"a", "b"}, r.called(), "a 4xx does not move on")
+	})
+	t.Run("5,000 ms for all of it", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			p, err := pool.New(pool.Failover, names("a", "b"))
+			require.NoError(t, err)
+			start := time.Now()
+			var called []string
+			_, err = pool.Do(t.Context(), p, func(ctx context.Context, name string) (int, error) {
+				called = append(called, name)
+				if name == "a" {
+					time.Sleep(3 * time.Second)
+					return 0, errBoom
+				}
+				<-ctx.Done()
+				return 0, ctx.Err()
+			})
+			assert.Equal(t, 5*time.Second, time.Since(start))
+			require.ErrorIs(t, err, pool.ErrLimit)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.NotErrorIs(t, err, breaker.ErrOpen)
+			assert.Equal(t, []string{"a", "b"}, called)
+			assert.EqualValues(t, 1, p.Circuit("b").Snapshot().Totals.Failures, "the one that hung has failed")
+		})
+	})
+}
+
+func TestBC112FailoverMovesOnQuietlyAndStopsWhenItMust(t *testing.T) {
+	t.Run("a: the call is a's probe and fails", func(t *testing.T) {
+		r := newRig(t, pool.Failover, names("a", "b"), r0)
+		r.open("a")
+		r.clk.Add(10 * time.Second)
+		r.fail["a"] = status(503)
+		assert.Equal(t, []string{"b"}, r.good(1))
+		assert.Equal(t, []string{"a", "b"}, r.called())
+		assert.Equal(t, breaker.Open, r.state("a"))
+	})
+	t.Run("b: a is open", func(t *testing.T) {
+		r := newRig(t, pool.Failover, names("a", "b"), r0)
+		r.open("a")
+		at := r.clk.Now()
+		assert.Equal(t, []string{"b"}, r.good(1))
+		assert.Equal(t, []string{"b"}, r.called())
+		assert.Equal(t, at, r.clk.Now())
+	})
+	t.Run("c: a answers 400", func(t *testing.T) {
+		r := newRig(t, pool.Failover, names("a", "b"), r0, pool.WithBreaker(breaker.WithIgnore(status(400))))
+		r.fail["a"] = status(400)
+		for range 10 {
+			_, err := r.do()
+			assert.Equal(t, status(400), err)
+		}
+		assert.Equal(t, map[string]int{"a": 10}, count(r.called()))
+		assert.Equal(t, breaker.Closed, r.state("a"))
+		assert.Zero(t, r.totals("a").Failures)
+	})
+	t.Run("d: the caller cancels during a", func(t *testing.T) {
+		r := newRig(t, pool.Failover, names("a", "b"), r0)
+		for _, errFn := range []error{context.Canceled, errBoom} {
+			ctx, cancel := context.WithCancel(t.Context())
+			_, err := pool.Do(ctx, r.p, func(ctx context.Context, name string) (int, error) {
+				_, _ = r.call(ctx, name)
+				cancel()
+				<-ctx.Done()
+				return 0, errFn
+			})
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorIs(t, err, errFn)
+			assert.NotErrorIs(t, err, breaker.ErrOpen)
+			assert.Equal(t, []string{"a"}, r.called())
+		}
+		assert.EqualValues(t, 2, r.totals("a").Ignored)
+	})
+	t.Run("e: what must not be sent twice", func(t *testing.T) {
+		r := newRig(t, pool.Failover, names("a", "b"), r0)
+		_, err := pool.Do(t.Context(), r.p, func(ctx context.Context, name string) (int, error) {
+			_, _ = r.call(ctx, name)
+			return 0, pool.Stop(errBoom)
+		})
+		assert.Equal(t, errBoom, err, "without the mark")
+		assert.Equal(t, []string{"a"}, r.called())
+		assert.EqualValues(t, 1, r.totals("a").Failures, "it is a failure all the same")
+		assert.NoError(t, pool.Stop(nil))
+		_, err = pool.Do(t.Context(), r.p, func(ctx context.Context, name string) (int, error) {
+			_, _ = r.call(ctx, name)
+			return 0, fmt.Errorf("sending: %w", pool.Stop(errBoom))
+		})
+		require.ErrorIs(t, err, errBoom)
+		assert.EqualError(t, err, "sending: boom")
+		assert.Equal(t, []string{"a"}, r.called())
+	})
+}
+
+// Whatever fails: every call asks each member once at most, in the strategy's order, until one answers.
+func TestEachMemberOnceAtMost(t *testing.T) {
+	guard(t, func() {
+		rapid.Check(t, func(rt *rapid.T) {
+			s := rapid.SampledFrom(strategies).Draw(rt, "strategy")
+			f := newField(t, s, rapid.SliceOfN(rapid.IntRange(0, 30), 1, 9).Draw(rt, "weights"))
+			for range 20 {
+				for _, n := range f.order {
+					f.set(n, rapid.IntRange(0, 3).Draw(rt, "open") == 0)
+					f.fail[n] = nil
+					if rapid.Bool().Draw(rt, "fails") {
+						f.fail[n] = errBoom
+					}
+				}
+				ready, _ := f.ready()
+				v, err := f.do()
+				called := f.called()
+				for n, times := range count(called) {
+					if times > 1 || !slices.Contains(ready, n) {
+						rt.Fatalf("%v were called, %v are in rotation", called, ready)
+					}
+				}
+				healthy := slices.ContainsFunc(ready, func(n string) bool { return f.fail[n] == nil })
+				if healthy != (err == nil) || healthy && f.fail[v] != nil || !healthy && len(called) != len(ready) {
+					rt.Fatalf("%v of %v were called: %v, %v", called, ready, v, err)
+				}
+				if s == pool.Failover && !slices.IsSortedFunc(called, func(a, b string) int { return slices.Index(f.order, a) - slices.Index(f.order, b) }) {
+					rt.Fatalf("%v were called", called)
+				}
+			}
+		})
+	})
 }

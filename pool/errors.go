@@ -96,8 +96,8 @@ type stopError struct{ err error }
 func (e *stopError) Error() string { return e.err.Error() }
 func (e *stopError) Unwrap() error { return e.err }
 
-// unmark takes the mark of Stop off an error.
-func unmark(err error) (bare error, stop bool) {
+// withoutMark takes the mark of Stop off an error.
+func withoutMark(err error) (bare error, stop bool) {
 	if s, ok := err.(*stopError); ok {
 		return s.err, true
 	}

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,8 +28,8 @@ var (
 	errClient = errors.New("the client was wrong")
 )
 
-// patience is how long a test may take in real time before it is taken to be stuck.
-const patience = 2 * time.Minute
+// testTimeout is how long a test may take in real time before it is taken to be stuck.
+const testTimeout = 2 * time.Minute
 
 // guard fails a test that is stuck, with stacks.
 func guard(t *testing.T, f func()) {
@@ -43,7 +44,7 @@ func guard(t *testing.T, f func()) {
 		}()
 		f()
 	}()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(testTimeout)
 	defer timer.Stop()
 	select {
 	case <-done:
@@ -52,7 +53,7 @@ func guard(t *testing.T, f func()) {
 		}
 	case <-timer.C:
 		stacks := make([]byte, 1<<20)
-		t.Fatalf("stuck after %v\n%s", patience, stacks[:runtime.Stack(stacks, true)])
+		t.Fatalf("stuck after %v\n%s", testTimeout, stacks[:runtime.Stack(stacks, true)])
 	}
 }
 
@@ -183,7 +184,7 @@ func (g *gate) start(n int) (on []string) {
 		select {
 		case name := <-g.entered:
 			on = append(on, name)
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			g.r.t.Fatal("the call did not start")
 		}
 	}
@@ -207,3 +208,46 @@ type busy time.Duration
 
 func (b busy) Error() string             { return "busy" }
 func (b busy) RetryAfter() time.Duration { return time.Duration(b) }
+
+// checked makes a pool of members whose health is checked by check, and counts the checks.
+func checked(t *testing.T, every time.Duration, check func(context.Context) error, opts ...breaker.HealthOption) (*pool.Pool[string], map[string]*atomic.Int64) {
+	checks := map[string]*atomic.Int64{"a": {}, "b": {}, "c": {}}
+	p, err := pool.New(pool.Failover, names("a", "b", "c"),
+		pool.WithBreaker(breaker.WithOpenTimeout(30*time.Second), breaker.WithSuccessThreshold(3)),
+		pool.PerMember(func(m pool.Member[string]) []breaker.Option {
+			return []breaker.Option{breaker.WithHealthCheck(every, func(ctx context.Context) error {
+				checks[m.Value].Add(1)
+				return check(ctx)
+			}, opts...)}
+		}))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p, checks
+}
+
+func ill(context.Context) error { return errBoom }
+
+func well(context.Context) error { return nil }
+
+// pass lets time pass, and everything that is due then happen.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+var strategies = []pool.Strategy{pool.Failover, pool.RoundRobin, pool.WeightedRoundRobin, pool.Shuffle}
+
+// many makes a pool of n, of which every third is open if so wanted.
+func many(tb testing.TB, s pool.Strategy, n int, thirdOpen bool, opts ...pool.Option) *pool.Pool[int] {
+	tb.Helper()
+	members := make([]pool.Member[int], n)
+	for i := range members {
+		members[i] = pool.Member[int]{Name: fmt.Sprintf("m%d", i), Value: i, Priority: -i, Weight: i % 5}
+	}
+	p, err := pool.New(s, members, append([]pool.Option{pool.WithBreaker(breaker.WithOpenTimeout(24 * time.Hour))}, opts...)...)
+	require.NoError(tb, err)
+	for i := 0; thirdOpen && i < n; i += 3 {
+		p.Circuit(fmt.Sprintf("m%d", i)).Trip(nil)
+	}
+	return p
+}

@@ -25,9 +25,9 @@ type MemberSnapshot struct {
 // Snapshot reads the pool. It changes nothing.
 func (p *Pool[E]) Snapshot() Snapshot {
 	r := p.load()
-	s := Snapshot{Strategy: r.strategy, Members: make([]MemberSnapshot, 0, len(r.slots))}
-	for i, m := range r.slots {
-		ready := m.circuit.Ready() || r.excess(i)
+	s := Snapshot{Strategy: r.strategy, Members: make([]MemberSnapshot, 0, len(r.entries))}
+	for i, m := range r.entries {
+		ready := m.circuit.Ready() || r.keptIn(i)
 		s.Members = append(s.Members, MemberSnapshot{m.name, m.priority, max(1, m.weight), ready, m.circuit.Snapshot()})
 	}
 	return s
@@ -35,14 +35,14 @@ func (p *Pool[E]) Snapshot() Snapshot {
 
 // String is one line for people: the strategy, and each member with its circuit's state.
 func (p *Pool[E]) String() string {
-	if p == nil || p.roster.Load() == nil {
+	if p == nil || p.members.Load() == nil {
 		return "pool without New"
 	}
 	r := p.load()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v pool of %d", r.strategy, len(r.slots))
+	fmt.Fprintf(&b, "%v pool of %d", r.strategy, len(r.entries))
 	sep := ": "
-	for _, s := range r.slots {
+	for _, s := range r.entries {
 		fmt.Fprintf(&b, "%s%s %v", sep, s.name, s.circuit.State())
 		sep = ", "
 	}

@@ -1,6 +1,7 @@
 package pool_test
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -211,40 +212,6 @@ func TestNobodyStarves(t *testing.T) {
 	})
 }
 
-// Whatever fails: every call asks each member once at most, in the strategy's order, until one answers.
-func TestEachMemberOnceAtMost(t *testing.T) {
-	guard(t, func() {
-		rapid.Check(t, func(rt *rapid.T) {
-			s := rapid.SampledFrom(strategies).Draw(rt, "strategy")
-			f := newField(t, s, rapid.SliceOfN(rapid.IntRange(0, 30), 1, 9).Draw(rt, "weights"))
-			for range 20 {
-				for _, n := range f.order {
-					f.set(n, rapid.IntRange(0, 3).Draw(rt, "open") == 0)
-					f.fail[n] = nil
-					if rapid.Bool().Draw(rt, "fails") {
-						f.fail[n] = errBoom
-					}
-				}
-				ready, _ := f.ready()
-				v, err := f.do()
-				called := f.called()
-				for n, times := range count(called) {
-					if times > 1 || !slices.Contains(ready, n) {
-						rt.Fatalf("%v were called, %v are in rotation", called, ready)
-					}
-				}
-				healthy := slices.ContainsFunc(ready, func(n string) bool { return f.fail[n] == nil })
-				if healthy != (err == nil) || healthy && f.fail[v] != nil || !healthy && len(called) != len(ready) {
-					rt.Fatalf("%v of %v were called: %v, %v", called, ready, v, err)
-				}
-				if s == pool.Failover && !slices.IsSortedFunc(called, func(a, b string) int { return slices.Index(f.order, a) - slices.Index(f.order, b) }) {
-					rt.Fatalf("%v were called", called)
-				}
-			}
-		})
-	})
-}
-
 func TestMovingOnTakesTurnsLikeAnybody(t *testing.T) {
 	r := newRig(t, pool.RoundRobin, names("a", "b", "c"), pool.WithBreaker(breaker.WithFailureThreshold(1000)))
 	r.fail["a"] = errBoom
@@ -324,5 +291,82 @@ func TestShuffleIsEven(t *testing.T) {
 	}
 	for order, n := range orders {
 		assert.InDelta(t, 1000, n, 150, order)
+	}
+}
+
+func TestP01FailoverSkipsAnOpenMember(t *testing.T) {
+	guard(t, func() {
+		r := newRig(t, pool.Failover, []pool.Member[string]{{Name: "b", Priority: 1}, {Name: "a", Priority: 2}}, r0)
+		assert.Equal(t, map[string]int{"a": 10}, count(r.good(10)))
+		r.open("a")
+		assert.Equal(t, map[string]int{"b": 10}, count(r.good(10)))
+		assert.Zero(t, r.totals("a").Rejected, "a member that is passed over has rejected nobody")
+	})
+}
+
+func TestP02RoundRobinLeavesOutAnOpenMember(t *testing.T) {
+	guard(t, func() {
+		r := newRig(t, pool.RoundRobin, names("a", "b", "c"), r0)
+		assert.Equal(t, []string{"a", "b", "c", "a", "b", "c"}, r.good(6))
+		r.open("b")
+		assert.Equal(t, []string{"a", "c", "a", "c"}, r.good(4))
+		assert.Zero(t, r.totals("b").Rejected)
+	})
+}
+
+func TestP03WeightedRoundRobin(t *testing.T) {
+	guard(t, func() {
+		r := newRig(t, pool.WeightedRoundRobin, []pool.Member[string]{{Name: "a", Weight: 3}, {Name: "b"}}, r0)
+		assert.Equal(t, []string{"a", "a", "b", "a"}, r.good(4))
+		r.open("a")
+		assert.Equal(t, []string{"b", "b", "b", "b"}, r.good(4))
+		r.p.Circuit("a").Reset()
+		assert.Equal(t, map[string]int{"a": 3, "b": 1}, count(r.good(4)))
+		assert.Equal(t, map[string]int{"a": 300, "b": 100}, count(r.good(400)))
+	})
+	guard(t, func() {
+		r := newRig(t, pool.WeightedRoundRobin, []pool.Member[string]{{Name: "a", Weight: 5}, {Name: "b", Weight: 1}, {Name: "c", Weight: 1}})
+		assert.Equal(t, "aabacaa", strings.Join(r.good(7), ""), "spread evenly")
+	})
+}
+
+func TestP04ShuffleDealsEachOncePerRound(t *testing.T) {
+	guard(t, func() {
+		r := newRig(t, pool.Shuffle, names("a", "b", "c"), r0)
+		orders := map[string]int{}
+		for range 600 {
+			round := r.good(3)
+			assert.Equal(t, map[string]int{"a": 1, "b": 1, "c": 1}, count(round))
+			orders[strings.Join(round, "")]++
+		}
+		assert.Len(t, orders, 6, "every order comes up")
+		r.open("b")
+		for range 50 {
+			assert.Equal(t, map[string]int{"a": 1, "c": 1}, count(r.good(2)))
+		}
+	})
+}
+
+// More than 320 members take one allocation more.
+func TestAThousandMembers(t *testing.T) {
+	for _, s := range strategies {
+		p := many(t, s, 1000, true)
+		seen := map[int]bool{}
+		for range 2000 {
+			v, err := pool.Do(t.Context(), p, func(_ context.Context, v int) (int, error) { return v, nil })
+			require.NoError(t, err)
+			assert.NotZero(t, v%3)
+			seen[v] = true
+		}
+		if s == pool.Failover {
+			assert.Len(t, seen, 1)
+		} else {
+			assert.Len(t, seen, 666)
+		}
+		for _, c := range p.Circuits() {
+			c.Trip(nil)
+		}
+		_, err := pool.Do(t.Context(), p, func(_ context.Context, v int) (int, error) { return v, nil })
+		require.Error(t, err)
 	}
 }

@@ -37,7 +37,7 @@ func stress(t *testing.T, s pool.Strategy, percent int) {
 		circuits[i] = breaker.Must(breaker.NewCircuit(fmt.Sprint(i), breaker.WithFailureThreshold(3), breaker.WithOpenTimeout(time.Millisecond), breaker.WithMaxInFlight(6)))
 		members[i] = pool.Member[int]{Name: fmt.Sprint(i), Value: i, Priority: i % 3, Weight: i, Circuit: circuits[i]}
 	}
-	p, err := pool.New(s, members, pool.MaxEjected(percent), pool.WithLimit(patience))
+	p, err := pool.New(s, members, pool.MaxEjected(percent), pool.WithLimit(testTimeout))
 	require.NoError(t, err)
 	var ran [8]atomic.Int64
 	var all, disturbers sync.WaitGroup

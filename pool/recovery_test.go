@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -17,92 +17,6 @@ import (
 	"github.com/breakerkit/breaker"
 	"github.com/breakerkit/breaker/pool"
 )
-
-func TestP01FailoverSkipsAnOpenMember(t *testing.T) {
-	guard(t, func() {
-		r := newRig(t, pool.Failover, []pool.Member[string]{{Name: "b", Priority: 1}, {Name: "a", Priority: 2}}, r0)
-		assert.Equal(t, map[string]int{"a": 10}, count(r.good(10)))
-		r.open("a")
-		assert.Equal(t, map[string]int{"b": 10}, count(r.good(10)))
-		assert.Zero(t, r.totals("a").Rejected, "a member that is passed over has rejected nobody")
-	})
-}
-
-func TestP02RoundRobinLeavesOutAnOpenMember(t *testing.T) {
-	guard(t, func() {
-		r := newRig(t, pool.RoundRobin, names("a", "b", "c"), r0)
-		assert.Equal(t, []string{"a", "b", "c", "a", "b", "c"}, r.good(6))
-		r.open("b")
-		assert.Equal(t, []string{"a", "c", "a", "c"}, r.good(4))
-		assert.Zero(t, r.totals("b").Rejected)
-	})
-}
-
-func TestP03WeightedRoundRobin(t *testing.T) {
-	guard(t, func() {
-		r := newRig(t, pool.WeightedRoundRobin, []pool.Member[string]{{Name: "a", Weight: 3}, {Name: "b"}}, r0)
-		assert.Equal(t, []string{"a", "a", "b", "a"}, r.good(4))
-		r.open("a")
-		assert.Equal(t, []string{"b", "b", "b", "b"}, r.good(4))
-		r.p.Circuit("a").Reset()
-		assert.Equal(t, map[string]int{"a": 3, "b": 1}, count(r.good(4)))
-		assert.Equal(t, map[string]int{"a": 300, "b": 100}, count(r.good(400)))
-	})
-	guard(t, func() {
-		r := newRig(t, pool.WeightedRoundRobin, []pool.Member[string]{{Name: "a", Weight: 5}, {Name: "b", Weight: 1}, {Name: "c", Weight: 1}})
-		assert.Equal(t, "aabacaa", strings.Join(r.good(7), ""), "spread evenly")
-	})
-}
-
-func TestP04ShuffleDealsEachOncePerRound(t *testing.T) {
-	guard(t, func() {
-		r := newRig(t, pool.Shuffle, names("a", "b", "c"), r0)
-		orders := map[string]int{}
-		for range 600 {
-			round := r.good(3)
-			assert.Equal(t, map[string]int{"a": 1, "b": 1, "c": 1}, count(round))
-			orders[strings.Join(round, "")]++
-		}
-		assert.Len(t, orders, 6, "every order comes up")
-		r.open("b")
-		for range 50 {
-			assert.Equal(t, map[string]int{"a": 1, "c": 1}, count(r.good(2)))
-		}
-	})
-}
-
-func TestP05AllOpenIsOneClearError(t *testing.T) {
-	for _, s := range strategies {
-		guard(t, func() {
-			r := newRig(t, s, names("a", "b", "c"), r0)
-			at := r.clk.Now()
-			r.open("b")
-			r.clk.Add(time.Second)
-			r.open("a", "c")
-			v, err := r.do()
-			assert.Empty(t, v)
-			require.ErrorIs(t, err, breaker.ErrOpen)
-			none, ok := errors.AsType[*pool.UnavailableError](err)
-			require.True(t, ok)
-			assert.Equal(t, 9*time.Second, none.RetryAfter(), "the earliest: b's")
-			require.Len(t, none.Reasons, 3)
-			for i, n := range []string{"a", "b", "c"} {
-				assert.Equal(t, n, none.Reasons[i].Member)
-				assert.False(t, none.Reasons[i].Called)
-				assert.ErrorIs(t, none.Reasons[i].Err, breaker.ErrOpen)
-				assert.Contains(t, err.Error(), n)
-				assert.Zero(t, r.totals(n).Rejected)
-			}
-			assert.Nil(t, none.Last)
-			assert.Empty(t, r.called())
-			assert.Equal(t, at.Add(time.Second), r.clk.Now())
-			r.clk.Add(4 * time.Second)
-			assert.Equal(t, 5*time.Second, none.RetryAfter(), "it runs down")
-			r.clk.Add(time.Hour)
-			assert.Zero(t, none.RetryAfter(), "and never below 0")
-		})
-	}
-}
 
 func TestP06AHalfOpenMemberGetsItsProbesOnly(t *testing.T) {
 	guard(t, func() {
@@ -138,67 +52,6 @@ func TestP07ARecoveredMemberReturnsByItself(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestP08AFailureMovesOn(t *testing.T) {
-	t.Run("to the next", func(t *testing.T) {
-		r := newRig(t, pool.Failover, names("a", "b", "c"), r0, pool.WithBreaker(breaker.WithIgnore(errClient)))
-		r.fail["a"] = status(503)
-		assert.Equal(t, []string{"b"}, r.good(1))
-		assert.Equal(t, []string{"a", "b"}, r.called())
-		r.fail["b"] = errClient
-		_, err := r.do()
-		assert.Equal(t, errClient, err, "as it is")
-		assert.Equal(t, []string{"a", "b"}, r.called(), "a 4xx does not move on")
-	})
-	t.Run("5,000 ms for all of it", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			p, err := pool.New(pool.Failover, names("a", "b"))
-			require.NoError(t, err)
-			start := time.Now()
-			var called []string
-			_, err = pool.Do(t.Context(), p, func(ctx context.Context, name string) (int, error) {
-				called = append(called, name)
-				if name == "a" {
-					time.Sleep(3 * time.Second)
-					return 0, errBoom
-				}
-				<-ctx.Done()
-				return 0, ctx.Err()
-			})
-			assert.Equal(t, 5*time.Second, time.Since(start))
-			require.ErrorIs(t, err, pool.ErrLimit)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			assert.NotErrorIs(t, err, breaker.ErrOpen)
-			assert.Equal(t, []string{"a", "b"}, called)
-			assert.EqualValues(t, 1, p.Circuit("b").Snapshot().Totals.Failures, "the one that hung has failed")
-		})
-	})
-}
-
-// checked makes a pool of members whose health is checked by check, and counts the checks.
-func checked(t *testing.T, every time.Duration, check func(context.Context) error, opts ...breaker.HealthOption) (*pool.Pool[string], map[string]*atomic.Int64) {
-	checks := map[string]*atomic.Int64{"a": {}, "b": {}, "c": {}}
-	p, err := pool.New(pool.Failover, names("a", "b", "c"),
-		pool.WithBreaker(breaker.WithOpenTimeout(30*time.Second), breaker.WithSuccessThreshold(3)),
-		pool.PerMember(func(m pool.Member[string]) []breaker.Option {
-			return []breaker.Option{breaker.WithHealthCheck(every, func(ctx context.Context) error {
-				checks[m.Value].Add(1)
-				return check(ctx)
-			}, opts...)}
-		}))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	return p, checks
-}
-
-func ill(context.Context) error  { return errBoom }
-func well(context.Context) error { return nil }
-
-// pass lets time pass, and everything that is due then happen.
-func pass(d time.Duration) {
-	time.Sleep(d)
-	synctest.Wait()
 }
 
 func TestQ01OnlyOpenMembersAreChecked(t *testing.T) {
@@ -491,5 +344,171 @@ func TestE2Variants(t *testing.T) {
 			assert.Zero(t, x.p.Circuit("A").Snapshot().Probes, "the slot is handed back")
 		}
 		assert.Equal(t, map[string]int{"A": 5}, count(x.called()))
+	})
+}
+
+func TestBC31ChoosingSpendsNoProbe(t *testing.T) {
+	guard(t, func() {
+		r := newRig(t, pool.Failover, names("c", "b", "a"), r0)
+		r.open("a")
+		r.clk.Add(10 * time.Second)
+		assert.Equal(t, map[string]int{"c": 100}, count(r.good(100)))
+		assert.Zero(t, r.p.Circuit("a").Snapshot().Probes)
+		r.open("c", "b")
+		assert.Equal(t, []string{"a"}, r.good(1), "as its probe")
+		assert.Equal(t, breaker.Closed, r.state("a"))
+	})
+}
+
+func TestBC108AnOpenMemberGetsBackIntoRotation(t *testing.T) {
+	t.Run("pool of one", func(t *testing.T) {
+		for _, s := range strategies {
+			r := newRig(t, s, names("a"), r0)
+			r.open("a")
+			_, err := r.do()
+			require.ErrorIs(t, err, breaker.ErrOpen)
+			r.clk.Add(10 * time.Second)
+			assert.Equal(t, []string{"a"}, r.good(1))
+			assert.Equal(t, breaker.Closed, r.state("a"))
+		}
+	})
+	t.Run("pool of three", func(t *testing.T) {
+		for _, s := range strategies {
+			r := newRig(t, s, names("a", "b", "c"), r0)
+			r.open("a")
+			r.good(7)
+			r.clk.Add(10 * time.Second)
+			assert.Contains(t, count(r.good(5)), "a", "%v: within two rounds", s)
+			assert.Equal(t, breaker.Closed, r.state("a"))
+			r.good(100)
+		}
+	})
+	t.Run("pool of three hundred, a hundred of which come back", func(t *testing.T) {
+		for _, s := range strategies {
+			members := make([]pool.Member[string], 300)
+			for i := range members {
+				members[i] = pool.Member[string]{Name: fmt.Sprint(i), Priority: -i, Weight: i % 4}
+			}
+			r := newRig(t, s, members, r0)
+			for i := 0; i < 300; i += 3 {
+				r.open(fmt.Sprint(i))
+			}
+			r.good(1000)
+			r.clk.Add(10 * time.Second)
+			by := count(r.good(1000))
+			if s == pool.Failover {
+				assert.Equal(t, map[string]int{"0": 1000}, by)
+				continue
+			}
+			assert.Len(t, by, 300, "%v", s)
+		}
+	})
+	t.Run("an open top member that is due gets the call", func(t *testing.T) {
+		r := newRig(t, pool.Failover, names("a", "b", "c"), r0)
+		r.open("a", "b")
+		r.clk.Add(10 * time.Second)
+		assert.Equal(t, map[string]int{"a": 100}, count(r.good(100)))
+		assert.Equal(t, breaker.HalfOpen, r.state("b"), "nobody needs it; it is due all the same")
+		r.open("a")
+		assert.Equal(t, []string{"b"}, r.good(1))
+	})
+}
+
+func TestBC113AGoodCheckEarnsATrialNotFullTraffic(t *testing.T) {
+	opts := func(more ...breaker.Option) pool.Option {
+		return pool.WithBreaker(append([]breaker.Option{breaker.WithFailureThreshold(3), breaker.WithOpenTimeout(10 * time.Minute),
+			breaker.WithSuccessThreshold(2), breaker.WithHealthCheck(5*time.Second, well)}, more...)...)
+	}
+	t.Run("a shallow check", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			p, err := pool.New(pool.Failover, names("a", "b"), opts())
+			require.NoError(t, err)
+			a, calls := p.Circuit("a"), 0
+			fn := func(_ context.Context, name string) (string, error) {
+				if name == "a" {
+					calls++
+					return "", errBoom
+				}
+				return name, nil
+			}
+			a.Trip(nil)
+			for second := 1; second <= 60; second++ {
+				for range 10 {
+					v, err := pool.Do(t.Context(), p, fn)
+					require.NoError(t, err)
+					assert.Equal(t, "b", v)
+					assert.NotEqual(t, breaker.Closed, a.State())
+				}
+				pass(time.Second)
+			}
+			assert.Equal(t, 11, calls, "one real call after each green check, which reopens")
+			assert.EqualValues(t, 11, a.Snapshot().Totals.Calls, "checks are no calls")
+			require.NoError(t, p.Close())
+		})
+	})
+	t.Run("in closed, and while a probe is in flight", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			p, err := pool.New(pool.Failover, names("a"), opts())
+			require.NoError(t, err)
+			a := p.Circuit("a")
+			fail := func(context.Context, string) (int, error) { return 0, errBoom }
+			_, _ = pool.Do(t.Context(), p, fail)
+			_, _ = pool.Do(t.Context(), p, fail)
+			pass(time.Minute)
+			assert.EqualValues(t, 2, a.Snapshot().ConsecutiveFailures)
+			_, _ = pool.Do(t.Context(), p, fail)
+			pass(5 * time.Second)
+			_, err = pool.Do(t.Context(), p, func(context.Context, string) (int, error) {
+				pass(4 * time.Second)
+				assert.EqualValues(t, 1, a.Snapshot().Probes)
+				return 0, nil
+			})
+			require.NoError(t, err)
+			assert.Equal(t, breaker.HalfOpen, a.State())
+			require.NoError(t, p.Close())
+		})
+	})
+}
+
+func TestBC115StartAndStop(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, checks := checked(t, 10*time.Second, well)
+		require.NoError(t, p.Close(), "before any check has started")
+		p.Circuit("a").Trip(nil)
+		pass(29 * time.Second)
+		assert.Zero(t, checks["a"].Load(), "it never starts")
+		assert.Equal(t, breaker.Open, p.Circuit("a").State())
+		require.NoError(t, p.Close(), "twice")
+		require.ErrorIs(t, p.Add(pool.Member[string]{Name: "d"}), pool.ErrClosed)
+	})
+	t.Run("removed during a check", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			p, _ := checked(t, 10*time.Second, func(context.Context) error {
+				time.Sleep(3 * time.Second)
+				return nil
+			})
+			a := p.Circuit("a")
+			a.Trip(nil)
+			pass(11 * time.Second)
+			assert.True(t, p.Remove("a"))
+			pass(10 * time.Second)
+			assert.Equal(t, breaker.Open, a.State(), "a check that was running when stopped changes nothing")
+			require.NoError(t, p.Close())
+		})
+	})
+	t.Run("removed and added again", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			p, checks := checked(t, 10*time.Second, ill)
+			p.Circuit("a").Trip(nil)
+			pass(10 * time.Second)
+			assert.True(t, p.Remove("a"))
+			require.NoError(t, p.Add(pool.Member[string]{Name: "a", Value: "a"}))
+			pass(10 * time.Second)
+			assert.EqualValues(t, 1, checks["a"].Load(), "the new circuit is closed")
+			p.Circuit("a").Trip(nil)
+			pass(10 * time.Second)
+			assert.EqualValues(t, 2, checks["a"].Load())
+			require.NoError(t, p.Close())
+		})
 	})
 }

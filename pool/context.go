@@ -10,20 +10,20 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-// leash is the context of one attempt. While the attempt runs it ends at a time of its own, or with the caller's. After
+// attemptContext is the context of one attempt. While the attempt runs it ends at a time of its own, or with the caller's. After
 // the attempt has brought a value it follows the caller's alone, for as long as somebody holds it; after any other end of
 // the attempt it has ended. Its Deadline and its values are the caller's.
 //
 // An attempt that never asks for Done costs one allocation and no timer. A derived context of the context package would
 // have to be cancelled to be let go, and would take Canceled for the Err of a deadline.
-type leash struct {
+type attemptContext struct {
 	context.Context // the caller's
 	clock           breaker.Clock
 	end             time.Time // by clock
 	limit           bool      // end is the pool's limit, not the attempt's own timeout
 
 	mu        sync.Mutex
-	loose     bool // the attempt has brought a value
+	released  bool // the attempt has brought a value
 	err       error
 	done      chan struct{}        // made for the first who asks
 	then      map[*func()]struct{} // to be called at the end, each in a goroutine
@@ -32,10 +32,10 @@ type leash struct {
 }
 
 // Err is the caller's, or DeadlineExceeded once the time is up.
-func (l *leash) Err() error {
+func (l *attemptContext) Err() error {
 	if err := l.Context.Err(); err != nil {
 		l.finish(err)
-	} else if l.held() && l.late() {
+	} else if l.bounded() && l.late() {
 		l.finish(context.DeadlineExceeded)
 	}
 	l.mu.Lock()
@@ -44,9 +44,9 @@ func (l *leash) Err() error {
 }
 
 // Done is closed when Err is no longer nil.
-func (l *leash) Done() <-chan struct{} {
+func (l *attemptContext) Done() <-chan struct{} {
 	l.mu.Lock()
-	if l.done == nil && l.loose && l.err == nil {
+	if l.done == nil && l.released && l.err == nil {
 		l.mu.Unlock()
 		return l.Context.Done()
 	}
@@ -67,7 +67,7 @@ func (l *leash) Done() <-chan struct{} {
 }
 
 // AfterFunc lets contexts derived from this one do without a goroutine each; see context.AfterFunc.
-func (l *leash) AfterFunc(f func()) (stop func() bool) {
+func (l *attemptContext) AfterFunc(f func()) (stop func() bool) {
 	if l.Done() == l.Context.Done() {
 		return context.AfterFunc(l.Context, f)
 	}
@@ -91,22 +91,22 @@ func (l *leash) AfterFunc(f func()) (stop func() bool) {
 }
 
 // held reports whether the time still matters.
-func (l *leash) held() bool {
+func (l *attemptContext) bounded() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.loose && l.err == nil
+	return !l.released && l.err == nil
 }
 
 // late reports whether the time is up.
-func (l *leash) late() bool { return !read(l.clock).Before(l.end) }
+func (l *attemptContext) late() bool { return !read(l.clock).Before(l.end) }
 
-// letGo ends the attempt with a value: from here on only the caller's context counts. On a nil leash it does nothing.
-func (l *leash) letGo() {
+// release ends the attempt with a value: from here on only the caller's context counts. On a nil attemptContext it does nothing.
+func (l *attemptContext) release() {
 	if l == nil {
 		return
 	}
 	l.mu.Lock()
-	l.loose = true
+	l.released = true
 	stop := l.stopTimer
 	l.stopTimer = nil
 	l.mu.Unlock()
@@ -115,14 +115,14 @@ func (l *leash) letGo() {
 	}
 }
 
-// finish ends the context, unless it has ended. On a nil leash it does nothing.
-func (l *leash) finish(err error) {
+// finish ends the context, unless it has ended. On a nil attemptContext it does nothing.
+func (l *attemptContext) finish(err error) {
 	if l == nil {
 		return
 	}
 	caller := l.Context.Err()
 	l.mu.Lock()
-	if l.loose {
+	if l.released {
 		err = caller // a timer that was under way comes too late
 	}
 	if l.err != nil || err == nil {
@@ -140,10 +140,10 @@ func (l *leash) finish(err error) {
 	}
 	l.then = nil
 	l.mu.Unlock()
-	release(stop, unfollow)
+	stopAll(stop, unfollow)
 }
 
-func release(stop func(), unfollow func() bool) {
+func stopAll(stop func(), unfollow func() bool) {
 	if stop != nil {
 		stop()
 	}
@@ -153,23 +153,23 @@ func release(stop func(), unfollow func() bool) {
 }
 
 // watch sees to it that done is closed when the time is up, or when the caller's context ends.
-func (l *leash) watch() {
+func (l *attemptContext) watch() {
 	stop := after(l.clock, l.end.Sub(read(l.clock)), func() { l.finish(context.DeadlineExceeded) })
 	unfollow := l.follow()
 	l.mu.Lock()
 	if l.err == nil {
 		l.unfollow, unfollow = unfollow, nil
-		if !l.loose {
+		if !l.released {
 			l.stopTimer, stop = stop, nil
 		}
 	}
 	l.mu.Unlock()
-	release(stop, unfollow) // what is left, where it has ended meanwhile
+	stopAll(stop, unfollow) // what is left, where it has ended meanwhile
 }
 
 // follow ends the context with the caller's. The caller's may live much longer than what the attempt has brought: it must
-// not keep the leash, and is rid of the rest when nobody else keeps it either.
-func (l *leash) follow() (unfollow func() bool) {
+// not keep the attemptContext, and is rid of the rest when nobody else keeps it either.
+func (l *attemptContext) follow() (unfollow func() bool) {
 	if l.Context.Done() == nil {
 		return nil
 	}
