@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
@@ -464,3 +466,158 @@ type hint time.Duration
 
 func (h hint) Error() string             { return "come back in " + time.Duration(h).String() }
 func (h hint) RetryAfter() time.Duration { return time.Duration(h) }
+
+// policies trips at ten failures in a row, each in its own manner.
+func policies() map[string]breaker.Option {
+	return map[string]breaker.Option{
+		"threshold":            breaker.WithFailureThreshold(10),
+		"consecutive failures": breaker.WithTrip(breaker.ConsecutiveFailures(10)),
+		"failure count":        breaker.WithTrip(breaker.FailureCount(10, 10*time.Second)),
+		"rate in time":         breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(10*time.Second))),
+		"rate of calls":        breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.LastCalls(10))),
+		"user's own": breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(c breaker.Counts) bool {
+			return c.Failures >= 10
+		})),
+		"slow or failed": breaker.WithTrip(
+			breaker.SlowCallRate(time.Hour, 0.5, 10, breaker.LastCalls(10)),
+			breaker.FailureRate(0.5, 10, breaker.LastCalls(10)),
+		),
+	}
+}
+
+// rudeHooks misbehave in every hook.
+func rudeHooks(misbehave func()) map[string]breaker.Hooks {
+	return map[string]breaker.Hooks{
+		"StateChange": {StateChange: func(breaker.Transition) { misbehave() }},
+		"Call":        {Call: func(context.Context, breaker.CallEvent) { misbehave() }},
+		"Reject":      {Reject: func(context.Context, breaker.RejectEvent) { misbehave() }},
+		"Rescue":      {Rescue: func(context.Context, breaker.RescueEvent) { misbehave() }},
+	}
+}
+
+// handClock is a clock that is set by hand, for tests that set it often.
+type handClock struct{ ns atomic.Int64 }
+
+func (c *handClock) Now() time.Time { return time.Unix(0, c.ns.Load()) }
+
+func (c *handClock) After(time.Duration) <-chan time.Time { panic("nobody should wait") }
+
+// askingClock asks, but not while it asks.
+type askingClock struct {
+	asking atomic.Bool
+	ask    func()
+}
+
+func (c *askingClock) Now() time.Time {
+	if c.ask != nil && c.asking.CompareAndSwap(false, true) {
+		defer c.asking.Store(false)
+		c.ask()
+	}
+	return time.Unix(1000, 0)
+}
+
+func (c *askingClock) After(time.Duration) <-chan time.Time { return nil }
+
+// join makes one option of two.
+func join(opts ...breaker.Option) breaker.Option {
+	d := breaker.Must(breaker.NewCircuit("join", opts...)).Config()
+	return d.Options()[0]
+}
+
+// failuresAt makes a failing call at each time, in milliseconds, that is admitted.
+func (r *rig) failuresAt(ms ...int) {
+	r.Helper()
+	for _, at := range ms {
+		r.at(time.Duration(at) * time.Millisecond)
+		r.fail(1)
+	}
+}
+
+func every(step, n int) (ms []int) {
+	for i := range n {
+		ms = append(ms, i*step)
+	}
+	return ms
+}
+
+// gatewayPreset opens at 5 failures within 60s for 15s, and asks one probe.
+func gatewayPreset() []breaker.Option {
+	return []breaker.Option{
+		breaker.WithFailureWindow(60 * time.Second),
+		breaker.WithOpenTimeout(15 * time.Second),
+		breaker.WithSuccessThreshold(1),
+	}
+}
+
+// acquire takes a permit that must be given.
+func (r *rig) acquire() *breaker.Permit {
+	r.Helper()
+	p, err := r.c.Acquire(context.Background())
+	require.NoError(r, err, "at %v", r.elapsed())
+	return p
+}
+
+// watch looks at a circuit under traffic until it is told to stop: whenever one looks, the numbers make sense.
+func watch(r *rig, stop <-chan struct{}) {
+	slots := int64(r.c.Config().HalfOpenProbes)
+	var last breaker.Snapshot
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		s := r.c.Snapshot()
+		assert.GreaterOrEqual(r, s.InFlight, int64(0), "calls in flight")
+		assert.LessOrEqual(r, s.Probes, slots)
+		assert.GreaterOrEqual(r, s.Epoch, last.Epoch)
+		assert.GreaterOrEqual(r, s.Totals.Calls, last.Totals.Calls)
+		assert.GreaterOrEqual(r, s.Totals.Successes, last.Totals.Successes)
+		assert.GreaterOrEqual(r, s.Totals.Failures, last.Totals.Failures)
+		assert.GreaterOrEqual(r, s.Totals.Rejected, last.Totals.Rejected)
+		assert.GreaterOrEqual(r, s.Totals.Late, last.Totals.Late)
+		assert.Equal(r, s.Totals.Calls, s.Totals.Successes+s.Totals.Failures+s.Totals.Ignored)
+		last = s
+		if r.clk == nil {
+			<-time.After(100 * time.Microsecond) // a bubble's time passes only while everybody waits
+		}
+		runtime.Gosched()
+	}
+}
+
+// logged is a handler that keeps records.
+type logged struct {
+	mu      sync.Mutex
+	records []slog.Record
+}
+
+func (l *logged) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *logged) WithAttrs([]slog.Attr) slog.Handler { return l }
+
+func (l *logged) WithGroup(string) slog.Handler { return l }
+
+func (l *logged) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.records = append(l.records, r)
+	return nil
+}
+
+func (l *logged) list() []slog.Record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]slog.Record(nil), l.records...)
+}
+
+func attrs(r slog.Record) map[string]slog.Value {
+	all := make(map[string]slog.Value)
+	r.Attrs(func(a slog.Attr) bool { all[a.Key] = a.Value; return true })
+	return all
+}
+
+// hang is a dependency that does not answer: it returns when the attempt's context ends.
+func hang(ctx context.Context) (int, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/breakerkit/breaker/internal/testenv"
 )
 
 // The pure machine, run through every state that it can reach within small bounds: breadth first, so that the trace of
@@ -702,7 +704,7 @@ func mdlVariants(p policy) []mdlNamed {
 
 func TestMachineExhaustively(t *testing.T) {
 	explorations := mdlExplorations()
-	if testing.Short() || RaceEnabled {
+	if !testenv.Long() || testenv.Small() {
 		explorations = slices.DeleteFunc(explorations, func(n mdlNamed) bool { return n.of[0].lease == 2 || n.of[0].probes == 1 })
 	}
 	var mu sync.Mutex

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/testenv"
 )
 
 // The whole circuit against a model that remembers every call and works everything out anew.
@@ -897,12 +898,7 @@ func TestModel(t *testing.T) {
 }
 
 // mdlRounds is how many times 100 cases a property is tried.
-func mdlRounds() int {
-	if testing.Short() || breaker.RaceEnabled {
-		return 1
-	}
-	return 10
-}
+func mdlRounds() int { return testenv.Size(1, 1, 10) }
 
 func TestModelInABubble(t *testing.T) {
 	for name, rule := range mdlRules {

@@ -163,7 +163,7 @@ func TestFaultRetry_BudgetHasAWindow(t *testing.T) {
 
 // A first retry crashed the process: a draw from an empty range.
 func TestFaultRetry_NoJitterAndNoDelayDoNotPanic(t *testing.T) {
-	for _, jitter := range []breaker.RetryOption{breaker.NoJitter(), breaker.NoJitter(), breaker.FullJitter(), breaker.FullJitter(), breaker.AddJitter(0), breaker.AddJitter(1)} {
+	for _, jitter := range []breaker.RetryOption{breaker.NoJitter(), breaker.FullJitter(), breaker.AddJitter(0), breaker.AddJitter(1)} {
 		for _, wait := range []breaker.RetryOption{breaker.Constant(0), breaker.Constant(1), breaker.Exponential(0, 1), breaker.Exponential(1, 1)} {
 			rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
 				f := w.fn(errBoom)

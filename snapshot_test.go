@@ -1,12 +1,15 @@
 package breaker_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"runtime"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -746,4 +749,452 @@ func TestEverySnapshotMarshals(t *testing.T) {
 		require.NoError(t, err)
 		clk.Add(1000 * time.Hour)
 	}
+}
+
+func TestBC11_LookingChangesNothing(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.r0()
+		r.trip()
+		look := func() {
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					for range 1000 {
+						_, _, _, _ = r.c.State(), r.c.Ready(), r.c.Snapshot(), r.c.Config()
+						_, _, _ = r.b.State(), r.b.Ready(), r.b.Snapshot()
+					}
+				})
+			}
+			all.Wait()
+		}
+		look()
+		r.rejected()
+		w.at(10 * time.Second)
+		before := r.c.Snapshot()
+		look()
+		require.Equal(w, before, r.c.Snapshot())
+		require.Len(w, r.steps(), 1)
+		probe := r.gate()
+		require.Equal(w, "open>half-open at 10s: timeout expired", r.steps()[1])
+		look()
+		require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
+		probe.finish(nil)
+		r.state(breaker.Closed)
+		r.fail(2)
+		look()
+		r.fail(1)
+		r.state(breaker.Open)
+	})
+}
+
+// restored makes a rig that starts from a snapshot as read back from JSON.
+func (w *world) restored(s breaker.Snapshot, opts ...breaker.Option) *rig {
+	w.Helper()
+	text, err := json.Marshal(s)
+	require.NoError(w, err)
+	var back breaker.Snapshot
+	require.NoError(w, json.Unmarshal(text, &back))
+	return w.r0(append(opts, breaker.WithSnapshot(back))...)
+}
+
+func TestBC13_RestoredStateAgesWhileNobodyRuns(t *testing.T) {
+	t.Run("long after", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0()
+			r.trip()
+			w.at(3 * time.Second)
+			saved := r.c.Snapshot()
+			w.at(60 * time.Second)
+			next := w.restored(saved)
+			next.state(breaker.HalfOpen)
+			next.ok(1)
+			next.state(breaker.Closed)
+			require.Equal(w, []string{"open>half-open at 1m0s: timeout expired", "half-open>closed at 1m0s: recovered"}, next.steps())
+		})
+	})
+	t.Run("soon after", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0()
+			r.trip()
+			w.at(3 * time.Second)
+			saved := r.c.Snapshot()
+			w.at(5 * time.Second)
+			next := w.restored(saved)
+			require.Empty(w, next.steps(), "constructing is no event")
+			require.Equal(w, 5*time.Second, next.rejected().RetryAfter())
+			w.at(10*time.Second - 1)
+			next.rejected()
+			w.at(10 * time.Second)
+			next.ok(1)
+			next.state(breaker.Closed)
+		})
+	})
+	t.Run("half-open", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0(breaker.WithSuccessThreshold(3))
+			r.trip()
+			w.at(10 * time.Second)
+			r.ok(2)
+			r.gate() // out when the process ends: nobody will settle it
+			next := w.restored(r.c.Snapshot(), breaker.WithSuccessThreshold(3))
+			next.state(breaker.HalfOpen)
+			require.Zero(w, next.c.Snapshot().InFlight)
+			next.ok(1)
+			next.state(breaker.Closed)
+		})
+	})
+	t.Run("closed, with its run", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0()
+			r.ok(4)
+			r.fail(2)
+			saved := r.c.Snapshot()
+			next := w.restored(saved)
+			next.state(breaker.Closed)
+			now := next.c.Snapshot()
+			require.Equal(w, saved.Totals, now.Totals)
+			require.Equal(w, saved.ConsecutiveFailures, now.ConsecutiveFailures)
+			require.Equal(w, saved.LastFailure, now.LastFailure)
+			require.Equal(w, saved.Epoch, now.Epoch)
+			next.fail(1)
+			next.state(breaker.Open)
+			require.Greater(w, next.events.list()[0].Epoch, saved.Epoch)
+		})
+	})
+	t.Run("a mode", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0(breaker.WithMode(breaker.ForcedOpen))
+			saved := r.c.Snapshot()
+			w.restored(saved).rejected()
+			w.restored(saved, breaker.WithMode(breaker.Auto)).ok(1)
+		})
+	})
+	t.Run("by a clock that is behind", func(t *testing.T) {
+		injected(t, byDo, func(w *world) {
+			r := w.r0()
+			r.trip()
+			saved := r.c.Snapshot()
+			w.clk.Set(w.start.Add(-time.Hour))
+			next := w.restored(saved)
+			require.LessOrEqual(w, next.rejected().RetryAfter(), 10*time.Second)
+			w.clk.Add(10 * time.Second)
+			next.ok(1)
+		})
+	})
+	t.Run("an open circuit with nothing else known", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			next := w.r0(breaker.WithSnapshot(breaker.Snapshot{State: breaker.Open}))
+			w.add(10 * time.Second)
+			next.ok(1)
+			next.state(breaker.Closed)
+		})
+	})
+	t.Run("an open one is checked on", func(t *testing.T) {
+		bubble(t, byDo, func(w *world) {
+			saved := breaker.Snapshot{State: breaker.Open, Since: w.now(), Until: w.now().Add(time.Hour)}
+			next := w.r0(breaker.WithSnapshot(saved), breaker.WithHealthCheck(time.Second, func(context.Context) error { return nil }))
+			w.at(1500 * time.Millisecond)
+			next.state(breaker.HalfOpen)
+		})
+	})
+	t.Run("what is saved twice is the same", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0()
+			r.ok(3)
+			r.trip()
+			r.rejected()
+			saved := r.c.Snapshot()
+			again := w.restored(saved).c.Snapshot()
+			require.True(w, saved.Until.Equal(again.Until))
+			require.True(w, saved.Since.Equal(again.Since))
+			require.Equal(w, saved.State, again.State)
+			require.Equal(w, saved.Epoch, again.Epoch)
+			require.Equal(w, saved.Totals, again.Totals)
+			require.Equal(w, saved.LastFailure, again.LastFailure)
+		})
+	})
+}
+
+func TestBC143_NumbersMakeSenseFromFirstToLast(t *testing.T) {
+	sane := func(t require.TestingT, c *breaker.Circuit) {
+		s := c.Snapshot()
+		rate := s.Counts.Rate()
+		require.False(t, math.IsNaN(rate) || math.IsInf(rate, 0) || rate < 0 || rate > 1, "rate %v", rate)
+		require.GreaterOrEqual(t, s.InFlight, int64(0))
+		text, err := json.Marshal(s)
+		require.NoError(t, err)
+		var back breaker.Snapshot
+		require.NoError(t, json.Unmarshal(text, &back))
+		again, err := json.Marshal(back)
+		require.NoError(t, err)
+		require.JSONEq(t, string(text), string(again))
+		require.NotEmpty(t, s.String())
+	}
+	for name, policy := range policies() {
+		t.Run(name, func(t *testing.T) {
+			bothClocks(t, func(w *world) {
+				r := w.r0(policy)
+				sane(w, r.c)
+				require.Zero(w, r.c.Snapshot().Counts.Rate())
+				r.ok(1)
+				r.fail(2)
+				sane(w, r.c)
+				w.add(24 * time.Hour)
+				sane(w, r.c)
+				for range 10 {
+					_ = r.call(errBoom)
+				}
+				r.state(breaker.Open)
+				sane(w, r.c)
+				w.add(10 * time.Second)
+				sane(w, r.c)
+				r.ok(1)
+				sane(w, r.c)
+			})
+		})
+	}
+	t.Run("a million calls", func(t *testing.T) {
+		guard(t, patience, func() {
+			c := breaker.Must(breaker.NewCircuit("test", breaker.WithTrip(breaker.FailureRate(1, 1, breaker.LastCalls(10)), breaker.FailureRate(1, 1, breaker.Last(time.Minute)))))
+			n := 1_000_000
+			if testing.Short() {
+				n = 100_000
+			}
+			for range n {
+				_ = c.Run(context.Background(), func(context.Context) error { return nil })
+			}
+			sane(t, c)
+			require.EqualValues(t, n, c.Snapshot().Totals.Successes)
+			require.Zero(t, c.Snapshot().InFlight)
+		})
+	})
+	t.Run("hostile snapshots are refused", func(t *testing.T) {
+		for name, s := range map[string]breaker.Snapshot{
+			"unknown state":       {State: 9},
+			"unknown mode":        {Mode: 9},
+			"until before since":  {State: breaker.Open, Since: time.Unix(100, 0), Until: time.Unix(50, 0)},
+			"huge epoch":          {Epoch: math.MaxUint64},
+			"huge run":            {ConsecutiveFailures: math.MaxUint64},
+			"totals do not match": {Totals: breaker.Totals{Calls: 5, Successes: 1}},
+			"more late than all":  {Totals: breaker.Totals{Calls: 1, Successes: 1, Late: 2}},
+			"more panics":         {Totals: breaker.Totals{Calls: 1, Successes: 1, Panics: 1}},
+			"totals overflow":     {Totals: breaker.Totals{Calls: 0, Successes: math.MaxUint64, Failures: 1}},
+		} {
+			_, err := breaker.NewCircuit("test", breaker.WithSnapshot(s))
+			require.ErrorContains(t, err, "Snapshot", name)
+		}
+	})
+	t.Run("odd ones leave a circuit that works", func(t *testing.T) {
+		far := time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+		for name, s := range map[string]breaker.Snapshot{
+			"nothing":                  {},
+			"in flight and probes":     {InFlight: 99, Probes: 99},
+			"negative":                 {InFlight: -5, Probes: -5},
+			"since the far future":     {State: breaker.Open, Since: far, Until: far},
+			"until the far future":     {State: breaker.HalfOpen, Until: far},
+			"progress beyond the goal": {State: breaker.HalfOpen, ConsecutiveSuccesses: 99},
+			"run beyond the goal":      {State: breaker.Closed, ConsecutiveFailures: 99},
+			"failure in the future":    {State: breaker.Open, LastFailure: "x", LastFailureAt: far},
+		} {
+			t.Run(name, func(t *testing.T) {
+				bothClocks(t, func(w *world) {
+					r := w.r0(breaker.WithSnapshot(s))
+					sane(w, r.c)
+					w.add(10 * time.Second)
+					r.ok(1)
+					r.state(breaker.Closed)
+					r.idle()
+					r.ok(10)
+					r.trip()
+				})
+			})
+		}
+	})
+	t.Run("in flight is right whoever looks and whenever", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			for _, before := range []int{0, 1, 100, 70_000} {
+				if before > 1000 && testing.Short() {
+					continue
+				}
+				r := w.r0()
+				require.Zero(w, r.c.Snapshot().InFlight) // looked at from the start
+				for range before {
+					_ = r.c.Run(context.Background(), func(context.Context) error { return nil })
+				}
+				gates := []*gate{r.gate(), r.gate(), r.gate()}
+				require.EqualValues(w, 3, r.c.Snapshot().InFlight, "after %d calls", before)
+				gates[0].finish(nil)
+				gates[1].finish(errBoom)
+				require.EqualValues(w, 1, r.c.Snapshot().InFlight)
+				r.c.Trip(nil)
+				gates[2].finish(nil)
+				r.idle()
+				require.EqualValues(w, before+3, r.c.Snapshot().Totals.Calls)
+			}
+		})
+	})
+	t.Run("in flight returns to nothing when nobody looked before", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			for name, ends := range map[string]func(*rig, []*gate){
+				"good":    func(_ *rig, g []*gate) { g[0].finish(nil); g[1].finish(nil) },
+				"bad":     func(_ *rig, g []*gate) { g[0].finish(errBoom); g[1].finish(errBoom) },
+				"tripped": func(r *rig, g []*gate) { r.c.Trip(nil); g[0].finish(nil); r.c.Reset(); g[1].finish(errBoom) },
+				"limited": func(r *rig, g []*gate) {
+					require.NoError(r, r.c.Configure(breaker.WithMaxInFlight(5)))
+					g[0].finish(nil)
+					r.ok(10)
+					g[1].finish(errBoom)
+				},
+				"shadow": func(r *rig, g []*gate) {
+					r.c.SetMode(breaker.Shadow)
+					g[0].finish(nil)
+					r.ok(3)
+					r.c.SetMode(breaker.Auto)
+					g[1].finish(nil)
+				},
+				"looked": func(r *rig, g []*gate) {
+					require.GreaterOrEqual(r, r.c.Snapshot().InFlight, int64(0))
+					g[0].finish(nil)
+					require.GreaterOrEqual(r, r.c.Snapshot().InFlight, int64(0))
+					g[1].finish(nil)
+				},
+			} {
+				r := w.r0()
+				for range 70_000 {
+					_ = r.c.Run(context.Background(), func(context.Context) error { return nil })
+				}
+				ends(r, []*gate{r.gate(), r.gate()})
+				s := r.c.Snapshot()
+				require.Zero(w, s.InFlight, name)
+				require.GreaterOrEqual(w, s.Totals.Calls, uint64(70_002), name)
+				g := r.begin()
+				if g.ran {
+					require.EqualValues(w, 1, r.c.Snapshot().InFlight, name)
+					g.finish(nil)
+				}
+				r.idle()
+			}
+		})
+	})
+	t.Run("a limit set at run time counts the calls already in flight", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			for _, before := range []int{0, 70_000} {
+				r := w.r0()
+				r.c.Snapshot() // looked at from the start
+				for range before {
+					_ = r.c.Run(context.Background(), func(context.Context) error { return nil })
+				}
+				gates := []*gate{r.gate(), r.gate()}
+				require.NoError(w, r.c.Configure(breaker.WithMaxInFlight(2)))
+				require.ErrorIs(w, r.call(nil), breaker.ErrTooManyInFlight, "after %d calls", before)
+				gates[0].finish(nil)
+				r.ok(1)
+			}
+		})
+	})
+}
+
+func TestO01_StatsAreZeroAtStart(t *testing.T) {
+	everywhere(t, func(w *world) {
+		s := w.circuit().c.Snapshot()
+		require.Equal(w, "test", s.Name)
+		require.Equal(w, breaker.Closed, s.State)
+		require.Equal(w, breaker.Auto, s.Mode)
+		require.Zero(w, s.Counts)
+		require.Zero(w, s.Totals)
+		require.Zero(w, s.ConsecutiveFailures)
+		require.Zero(w, s.ConsecutiveSuccesses)
+		require.Zero(w, s.InFlight)
+		require.Zero(w, s.Probes)
+		require.Empty(w, s.LastFailure)
+		require.True(w, s.LastFailureAt.IsZero())
+		require.True(w, s.Until.IsZero())
+		require.True(w, s.Since.Equal(w.start))
+	})
+}
+
+func TestO03_LastFailureIsClearedBySuccessAndNoTimerHangsOnIt(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.circuit()
+		w.at(3 * time.Second)
+		r.fail(1)
+		s := r.c.Snapshot()
+		require.Equal(w, "boom", s.LastFailure)
+		require.True(w, s.LastFailureAt.Equal(w.now()), "%v", s.LastFailureAt)
+		r.ok(1)
+		s = r.c.Snapshot()
+		require.Empty(w, s.LastFailure)
+		require.True(w, s.LastFailureAt.IsZero())
+
+		late := []*gate{r.gate(), r.gate()}
+		r.trip()
+		until := r.c.Snapshot().Until
+		require.True(w, until.Equal(w.now().Add(30*time.Second)))
+		w.at(8 * time.Second)
+		late[0].finish(nil)
+		late[1].finish(errors.New("a straggler"))
+		s = r.c.Snapshot()
+		require.Equal(w, until, s.Until)
+		require.Equal(w, "boom", s.LastFailure)
+		require.True(w, s.LastFailureAt.Equal(w.start.Add(3*time.Second)))
+		w.at(33*time.Second - 1)
+		r.rejected()
+		w.at(33 * time.Second)
+		r.ok(1)
+		require.Empty(w, r.c.Snapshot().LastFailure, "a probe's success ends the run")
+	})
+	t.Run("an ignored error is no failure", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			r := w.circuit(breaker.WithIgnore(errClient))
+			r.failWith(errClient)
+			require.Empty(w, r.c.Snapshot().LastFailure)
+			r.fail(1)
+			w.at(time.Second)
+			r.failWith(errClient)
+			require.Equal(w, "boom", r.c.Snapshot().LastFailure)
+			require.True(w, r.c.Snapshot().LastFailureAt.Equal(w.start))
+		})
+	})
+}
+
+func TestO08_StateTexts(t *testing.T) {
+	for s, text := range map[breaker.State]string{
+		breaker.Closed:   "closed",
+		breaker.HalfOpen: "half-open",
+		breaker.Open:     "open",
+	} {
+		require.Equal(t, text, s.String())
+		b, err := s.MarshalText()
+		require.NoError(t, err)
+		require.Equal(t, text, string(b))
+		for _, spelling := range []string{
+			text, strings.ToUpper(text),
+			strings.ReplaceAll(text, "-", "_"), strings.ToUpper(strings.ReplaceAll(text, "-", "_")),
+		} {
+			var got breaker.State
+			require.NoError(t, got.UnmarshalText([]byte(spelling)))
+			require.Equal(t, s, got)
+		}
+	}
+	var s breaker.State = breaker.Open
+	for _, nonsense := range []string{"", "ajar", "openn", "half", "1"} {
+		require.Error(t, s.UnmarshalText([]byte(nonsense)))
+		require.Equal(t, breaker.Open, s, "a text that is refused changes nothing")
+	}
+	_, err := breaker.State(9).MarshalText()
+	require.Error(t, err)
+	require.NotEmpty(t, breaker.State(9).String())
+
+	var doc bytes.Buffer
+	require.NoError(t, json.NewEncoder(&doc).Encode(map[string]breaker.State{"state": breaker.HalfOpen}))
+	require.JSONEq(t, `{"state":"half-open"}`, doc.String())
+}
+
+// What a circuit says of itself was refused when it was to be restored.
+func TestFault_LongRunsOfSuccessesAreRestored(t *testing.T) {
+	const many = 3_000_000_000
+	s := breaker.Snapshot{Epoch: 1, ConsecutiveSuccesses: many, Totals: breaker.Totals{Calls: many, Successes: many}}
+	c, err := breaker.NewCircuit("c", breaker.WithSnapshot(s))
+	require.NoError(t, err)
+	require.EqualValues(t, uint64(many), c.Snapshot().Totals.Successes)
 }

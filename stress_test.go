@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/testenv"
 )
 
 // mdlTally is what the callers themselves have counted.
@@ -201,10 +202,7 @@ var mdlStressRules = map[string]mdlRule{
 }
 
 func TestStressEverythingAtOnce(t *testing.T) {
-	goroutines, operations := 100, 1000
-	if testing.Short() || breaker.RaceEnabled {
-		operations = 100
-	}
+	goroutines, operations := 100, testenv.Size(100, 200, 1000)
 	for name, rule := range mdlStressRules {
 		for _, injected := range []bool{false, true} {
 			for _, sharded := range []bool{false, true} {
@@ -246,14 +244,11 @@ func mdlTogether(n int, f func(i int)) {
 
 // The whole road: calls meet at the one cell, the circuit shards, nothing is lost on the way.
 func TestStressSuccessesThatMeet(t *testing.T) {
-	const goroutines, calls = 8, 200_000
+	const goroutines = 8
 	for name, rule := range mdlStressRules {
 		t.Run(name, func(t *testing.T) {
 			c := breaker.Must(breaker.NewCircuit("stress", rule.opts()...))
-			n := calls
-			if testing.Short() || breaker.RaceEnabled {
-				n /= 20
-			}
+			n := testenv.Size(10_000, 50_000, 200_000)
 			guard(t, patience, func() {
 				mdlTogether(goroutines, func(int) {
 					for range n {
@@ -273,10 +268,7 @@ func TestStressSuccessesThatMeet(t *testing.T) {
 
 func TestStressRejectionsThatMeet(t *testing.T) {
 	const goroutines = 8
-	calls := 200_000
-	if testing.Short() || breaker.RaceEnabled {
-		calls /= 20
-	}
+	calls := testenv.Size(10_000, 50_000, 200_000)
 	c := breaker.Must(breaker.NewCircuit("stress", breaker.WithOpenTimeout(time.Hour)))
 	c.Trip(nil)
 	guard(t, patience, func() {
@@ -296,10 +288,7 @@ func TestStressRejectionsThatMeet(t *testing.T) {
 // BC-34: at the moment of opening up exactly as many calls run as there are slots.
 func TestStressExactlyTheProbesRun(t *testing.T) {
 	const callers, slots = 50, 2
-	rounds := 1000
-	if testing.Short() {
-		rounds = 100
-	}
+	rounds := testenv.Size(100, 200, 1000)
 	clk := newMdlClock()
 	c := breaker.Must(breaker.NewCircuit("stress", breaker.WithClock(clk), breaker.WithFailureThreshold(3),
 		breaker.WithSuccessThreshold(slots), breaker.WithHalfOpenProbes(slots), breaker.WithOpenTimeout(10*time.Second)))
@@ -370,10 +359,7 @@ func TestStressOneTransition(t *testing.T) {
 // BC-56: a success between the failure that trips and the opening wins or loses, but never both.
 func TestStressSuccessAgainstTrip(t *testing.T) {
 	const threshold = 2
-	rounds := 300_000
-	if testing.Short() || breaker.RaceEnabled {
-		rounds = 30_000
-	}
+	rounds := testenv.Size(30_000, 50_000, 300_000)
 	for _, sharded := range []bool{false, true} {
 		t.Run(fmt.Sprintf("sharded %v", sharded), func(t *testing.T) {
 			broken, trips := 0, 0
@@ -419,10 +405,7 @@ func TestStressSuccessAgainstTrip(t *testing.T) {
 
 // A success counts in the stay that admitted it, or as late; never in the next one.
 func TestStressSuccessesOfAnEndedStay(t *testing.T) {
-	rounds := 200_000
-	if testing.Short() || breaker.RaceEnabled {
-		rounds = 20_000
-	}
+	rounds := testenv.Size(20_000, 30_000, 200_000)
 	for _, sharded := range []bool{false, true} {
 		t.Run(fmt.Sprintf("sharded %v", sharded), func(t *testing.T) {
 			strays := uint64(0)

@@ -11,39 +11,27 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-func TestPermitAbort(t *testing.T) {
-	c := breaker.Must(breaker.NewCircuit("c"))
-	ctx := context.Background()
-	for range 2 {
-		var p breaker.Permit
-		require.NoError(t, c.AcquireInto(ctx, &p))
-		require.Same(t, c, p.Circuit())
-		require.Equal(t, ctx, p.Context())
-		p.Abort()
-		p.Abort() // only the first settlement counts
-		p.Done(nil)
-	}
-	n := c.Snapshot()
-	require.EqualValues(t, 2, n.Totals.Failures)
-	require.EqualValues(t, 2, n.Totals.Panics)
-	require.EqualValues(t, 2, n.Totals.Calls)
-	require.EqualValues(t, 2, n.ConsecutiveFailures)
-	require.Zero(t, n.InFlight)
-	(*breaker.Permit)(nil).Abort()
-	new(breaker.Permit).Abort()
-	require.Nil(t, new(breaker.Permit).Circuit())
-	require.Nil(t, new(breaker.Permit).Context())
+// A call that was never to be made took the place of a circuit that remembered a failure.
+func TestFault_NoCircuitForACallerWhoHasGone(t *testing.T) {
+	g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(1)))
+	_, _ = g.Do(context.Background(), "a", func(context.Context) (int, error) { return 0, errBoom })
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := g.Do(ctx, "b", func(context.Context) (int, error) { return 0, nil })
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = g.Do(context.Background(), "b", nil)
+	require.ErrorIs(t, err, breaker.ErrNilFunc)
+	a, ok := g.Lookup("a")
+	require.True(t, ok)
+	require.EqualValues(t, 1, a.Snapshot().ConsecutiveFailures)
 }
 
-// A panic after the caller's cancel is one all the same.
-func TestPermitAbortAfterCancel(t *testing.T) {
-	c := breaker.Must(breaker.NewCircuit("c"))
-	ctx, cancel := context.WithCancel(context.Background())
-	p, err := c.Acquire(ctx)
-	require.NoError(t, err)
-	cancel()
-	p.Abort()
-	require.EqualValues(t, 1, c.Snapshot().Totals.Failures)
+// Misuse ended in a panic of another package.
+func TestFault_NilAndZeroValuesSayWhatTheyAre(t *testing.T) {
+	require.PanicsWithValue(t, "breaker: nil or zero Group; make one with NewGroup", func() { new(breaker.Group[int]).Get("a") })
+	require.PanicsWithValue(t, "breaker: nil or zero Group; make one with NewGroup", func() { (*breaker.Group[int])(nil).Get("a") })
+	_, err := breaker.New[int]("c", breaker.WithLastGood[string](time.Minute, func(context.Context) string { return "k" }))
+	require.ErrorContains(t, err, "LastGood: must be of the breaker's type int, got one of string")
 }
 
 func TestTwoStepGroup(t *testing.T) {

@@ -1,0 +1,579 @@
+package breaker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/breakerkit/breaker"
+)
+
+func TestBC63_CallerWhoWalksAwayIsNoFailure(t *testing.T) {
+	ends := map[string]func(context.Context) error{
+		"the context's error": func(ctx context.Context) error { return ctx.Err() },
+		"wrapped":             func(ctx context.Context) error { return fmt.Errorf("query: %w", ctx.Err()) },
+		"its cause":           context.Cause,
+		"any other error":     func(context.Context) error { return errBoom },
+		"a deadline's":        func(context.Context) error { return context.DeadlineExceeded },
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(w *world) {
+				r := w.r0()
+				r.fail(2)
+				for range 10 {
+					ctx, cancel := context.WithCancelCause(w.Context())
+					_, err := r.way.call(r, ctx, func(ctx context.Context) (int, error) {
+						cancel(errors.New("gone"))
+						return 0, end(ctx)
+					})
+					require.Error(w, err)
+				}
+				r.state(breaker.Closed)
+				s := r.c.Snapshot()
+				require.EqualValues(w, 2, s.ConsecutiveFailures)
+				require.EqualValues(w, 10, s.Totals.Ignored)
+				r.fail(1)
+				r.state(breaker.Open)
+			})
+		})
+	}
+	t.Run("an answer that came all the same counts", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0()
+			r.fail(2)
+			ctx, cancel := context.WithCancel(w.Context())
+			_, err := r.way.call(r, ctx, func(context.Context) (int, error) { cancel(); return 1, nil })
+			require.NoError(w, err)
+			require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
+			r.fail(2)
+			r.state(breaker.Closed)
+		})
+	})
+	t.Run("WithFailOn does not change it", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0(breaker.WithFailOn(context.Canceled, errBoom))
+			for range 5 {
+				ctx, cancel := context.WithCancel(w.Context())
+				_, _ = r.way.call(r, ctx, func(ctx context.Context) (int, error) { cancel(); return 0, ctx.Err() })
+			}
+			r.state(breaker.Closed)
+		})
+	})
+	t.Run("as a probe it hands its slot back", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0()
+			r.trip()
+			w.at(10 * time.Second)
+			for range 5 {
+				ctx, cancel := context.WithCancel(w.Context())
+				g := r.gateCtx(ctx)
+				cancel()
+				g.finish(ctx.Err())
+				r.state(breaker.HalfOpen)
+				r.idle()
+			}
+			r.ok(1)
+			r.state(breaker.Closed)
+		})
+	})
+}
+
+func TestBC64_DependencysOwnTimeoutCounts(t *testing.T) {
+	children := map[string]func(context.Context) error{
+		"deadline": func(ctx context.Context) error {
+			ctx, cancel := context.WithDeadline(ctx, time.Unix(0, 0))
+			defer cancel()
+			return ctx.Err()
+		},
+		"cancel by the client library": func(ctx context.Context) error {
+			ctx, cancel := context.WithCancel(ctx)
+			cancel()
+			return ctx.Err()
+		},
+		"wrapped": func(context.Context) error { return fmt.Errorf("client: %w", context.Canceled) },
+	}
+	for name, child := range children {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(w *world) {
+				r := w.r0()
+				for range 3 {
+					r.state(breaker.Closed)
+					_, err := r.way.call(r, w.Context(), func(ctx context.Context) (int, error) { return 0, child(ctx) })
+					require.Error(w, err)
+				}
+				r.state(breaker.Open)
+			})
+		})
+	}
+	t.Run("the attempt's own timeout", func(t *testing.T) {
+		for name, opts := range map[string][]breaker.Option{"": nil, " with IgnoreCallerDeadline": {breaker.IgnoreCallerDeadline()}} {
+			t.Run("set by WithTimeout"+name, func(t *testing.T) {
+				bubble(t, byDo, func(w *world) {
+					r := w.r0(append(opts, breaker.WithTimeout(time.Second))...)
+					for i := range 3 {
+						r.state(breaker.Closed)
+						_, err := r.b.Do(w.Context(), hang)
+						require.ErrorIs(w, err, context.DeadlineExceeded)
+						require.Equal(w, time.Duration(i+1)*time.Second, w.elapsed())
+					}
+					r.state(breaker.Open)
+				})
+			})
+		}
+	})
+	t.Run("an attempt that overran is a failure whatever it returned", func(t *testing.T) {
+		bubble(t, byDo, func(w *world) {
+			r := w.r0(breaker.WithTimeout(time.Second), breaker.WithIgnore(errClient))
+			for i, err := range []error{nil, errClient, errBoom} {
+				v, got := r.b.Do(w.Context(), func(context.Context) (int, error) {
+					<-time.After(time.Second)
+					return i, err
+				})
+				require.Equal(w, i, v, "the value is the answer")
+				require.Equal(w, err, got)
+			}
+			r.state(breaker.Open)
+			require.EqualValues(w, 3, r.c.Snapshot().Totals.Failures)
+		})
+	})
+}
+
+func TestBC66_HiddenCancelIsRecognised(t *testing.T) {
+	errHidden := errors.New("rpc: operation was canceled")
+	everywhere(t, func(w *world) {
+		r := w.r0()
+		for range 5 {
+			ctx, cancel := context.WithCancel(w.Context())
+			_, err := r.way.call(r, ctx, func(context.Context) (int, error) { cancel(); return 0, errHidden })
+			require.Equal(w, errHidden, err)
+		}
+		r.state(breaker.Closed)
+		require.Zero(w, r.c.Snapshot().Totals.Failures)
+		for range 3 {
+			r.failWith(errHidden)
+		}
+		r.state(breaker.Open)
+	})
+}
+
+func TestBC67_CallersOwnDeadline(t *testing.T) {
+	for _, tc := range []struct {
+		name           string
+		opts           []breaker.Option
+		limit, takes   time.Duration
+		cancel         bool
+		want           breaker.State
+		wantErr        error
+		ignoresContext bool
+	}{
+		{name: "counts", limit: 200 * time.Millisecond, want: breaker.Open, wantErr: context.DeadlineExceeded},
+		{name: "counts however short it is", limit: time.Millisecond, want: breaker.Open, wantErr: context.DeadlineExceeded},
+		{name: "does not with IgnoreCallerDeadline", opts: []breaker.Option{breaker.IgnoreCallerDeadline()}, limit: time.Millisecond, want: breaker.Closed, wantErr: context.DeadlineExceeded},
+		{name: "a cancel before it stays neutral", limit: 200 * time.Millisecond, cancel: true, want: breaker.Closed, wantErr: context.Canceled},
+		{name: "counts under an attempt's longer timeout", opts: []breaker.Option{breaker.WithTimeout(time.Minute)}, limit: time.Second, want: breaker.Open, wantErr: context.DeadlineExceeded},
+		{name: "an attempt's shorter timeout counts, whatever the deadline's meaning", opts: []breaker.Option{breaker.WithTimeout(time.Second), breaker.IgnoreCallerDeadline()}, limit: time.Minute, want: breaker.Open, wantErr: context.DeadlineExceeded},
+		{name: "does not under an attempt's longer timeout with IgnoreCallerDeadline", opts: []breaker.Option{breaker.WithTimeout(time.Minute), breaker.IgnoreCallerDeadline()}, limit: time.Second, want: breaker.Closed, wantErr: context.DeadlineExceeded},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			bubble(t, byDo, func(w *world) {
+				r := w.r0(tc.opts...)
+				for range 3 {
+					r.state(breaker.Closed)
+					ctx, cancel := context.WithTimeout(context.Background(), tc.limit)
+					if tc.cancel {
+						time.AfterFunc(10*time.Millisecond, cancel)
+					}
+					_, err := r.b.Do(ctx, hang)
+					cancel()
+					require.ErrorIs(w, err, tc.wantErr)
+				}
+				r.state(tc.want)
+				r.idle()
+			})
+		})
+	}
+	t.Run("with a cause of its own", func(t *testing.T) {
+		bubble(t, byDo, func(w *world) {
+			r := w.r0()
+			for range 3 {
+				ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errClient)
+				_, err := r.b.Do(ctx, func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, context.Cause(ctx) })
+				cancel()
+				require.Equal(w, errClient, err)
+			}
+			r.state(breaker.Open)
+		})
+	})
+	t.Run("met by a function that ignores its context", func(t *testing.T) {
+		bubble(t, byDo, func(w *world) {
+			r := w.r0()
+			stuck := make(chan struct{})
+			defer close(stuck)
+			for range 3 {
+				_, err := r.b.Do(context.Background(), breaker.Detach(time.Second, func(context.Context) (int, error) {
+					<-stuck
+					return 0, nil
+				}))
+				require.ErrorIs(w, err, context.DeadlineExceeded)
+			}
+			r.state(breaker.Open)
+			r.idle()
+		})
+	})
+}
+
+func TestBC69_ClientErrorIsNeitherFailureNorForgiveness(t *testing.T) {
+	everywhere(t, func(w *world) {
+		if w.way.name == byPolicy.name {
+			return // has a WithResult of its own; WithIgnore decides before it, which TestBC72 covers
+		}
+		ignore := breaker.WithIgnore(errClient)
+
+		a := w.r0(ignore)
+		a.fail(2)
+		a.failWith(errClient)
+		a.fail(1)
+		a.state(breaker.Open)
+
+		b := w.r0(ignore)
+		b.trip()
+		w.add(10 * time.Second)
+		b.failWith(errClient)
+		b.state(breaker.HalfOpen) // the slot is back, there is no verdict
+		b.idle()
+		b.ok(1)
+		b.state(breaker.Closed)
+
+		c := w.r0(ignore)
+		for _, err := range []error{errBoom, errClient, errBoom, errClient} {
+			c.failWith(err)
+			c.state(breaker.Closed)
+		}
+		c.fail(1)
+		c.state(breaker.Open)
+
+		d := w.r0(ignore)
+		for range 1000 {
+			d.failWith(errClient)
+		}
+		d.state(breaker.Closed)
+	})
+	t.Run("in windows", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			for _, window := range []breaker.Window{breaker.LastCalls(10), breaker.Last(time.Minute)} {
+				r := w.r0(breaker.WithIgnore(errClient), breaker.WithTrip(breaker.FailureRate(0.5, 10, window)))
+				for range 5 {
+					r.ok(1)
+					for range 20 { // takes no place in the window
+						r.failWith(errClient)
+					}
+				}
+				r.fail(4)
+				r.state(breaker.Closed)
+				r.failWith(errClient)
+				r.state(breaker.Closed)
+				r.fail(1)
+				r.state(breaker.Open)
+			}
+		})
+	})
+}
+
+type reply struct{ code int }
+
+func TestBC72_BadValueCanBeAFailure(t *testing.T) {
+	bothClocks(t, func(w *world) {
+		asked := 0
+		classify := func(v *reply, err error) breaker.Outcome {
+			asked++
+			switch {
+			case err != nil || v != nil && v.code >= 500:
+				return breaker.Failure
+			case v != nil && v.code >= 400:
+				return breaker.Ignored
+			}
+			return breaker.Success
+		}
+		var calls []breaker.CallEvent
+		r := w.r0(breaker.WithIgnore(errClient), breaker.WithHooks(breaker.Hooks{
+			Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) },
+		}))
+		b := breaker.Must(breaker.Over[*reply](r.c, breaker.WithResult(classify)))
+		do := func(v *reply, err error) (*reply, error) {
+			return b.Do(w.Context(), func(context.Context) (*reply, error) { return v, err })
+		}
+		v, err := do(nil, nil)
+		require.NoError(w, err)
+		require.Nil(w, v)
+		bad := &reply{503}
+		for i := range 3 {
+			require.Equal(w, i, int(r.c.Snapshot().ConsecutiveFailures))
+			v, err := do(bad, nil)
+			require.NoError(w, err)
+			require.Same(w, bad, v)
+			require.ErrorIs(w, calls[len(calls)-1].Err, breaker.ErrUnacceptable)
+			require.Equal(w, breaker.Failure, calls[len(calls)-1].Outcome)
+		}
+		r.state(breaker.Open)
+		require.Equal(w, 4, asked, "once about each call")
+		_, err = do(bad, nil)
+		var open *breaker.OpenError
+		require.ErrorAs(w, err, &open)
+		require.ErrorIs(w, open.Cause, breaker.ErrUnacceptable)
+		require.Equal(w, 4, asked, "never about a rejection")
+
+		r.c.Reset()
+		for range 5 {
+			_, _ = do(&reply{404}, nil)
+			_, _ = do(nil, errClient) // WithIgnore decides first
+		}
+		require.Equal(w, 9, asked)
+		require.EqualValues(w, 10, r.c.Snapshot().Counts.Ignored)
+		_, err = do(&reply{200}, errBoom)
+		require.ErrorIs(w, err, errBoom)
+		require.Equal(w, breaker.Failure, calls[len(calls)-1].Outcome)
+	})
+	t.Run("an alternative is asked, with a reason", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			r := w.r0()
+			b := breaker.Must(breaker.Over[*reply](r.c, breaker.WithResult(func(v *reply, _ error) breaker.Outcome {
+				if v.code >= 500 {
+					return breaker.Failure
+				}
+				return breaker.Success
+			})))
+			good := &reply{200}
+			v, err := b.DoOr(w.Context(), func(context.Context) (*reply, error) { return &reply{503}, nil }, func(_ context.Context, why error) (*reply, error) {
+				require.ErrorIs(w, why, breaker.ErrUnacceptable)
+				return good, nil
+			})
+			require.NoError(w, err)
+			require.Same(w, good, v)
+		})
+	})
+	t.Run("a wrong type is refused", func(t *testing.T) {
+		_, err := breaker.New[int]("test", breaker.WithResult(func(string, error) breaker.Outcome { return breaker.Success }))
+		require.ErrorContains(t, err, "int")
+		require.ErrorContains(t, err, "string")
+		_, err = breaker.Over[int](breaker.Must(breaker.NewCircuit("test")), breaker.WithResult(func(string, error) breaker.Outcome { return breaker.Success }))
+		require.Error(t, err)
+	})
+	t.Run("it panics", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			r := w.r0()
+			b := breaker.Must(breaker.Over[int](r.c, breaker.WithResult(func(int, error) breaker.Outcome { panic("classify") })))
+			for range 3 {
+				r.state(breaker.Closed)
+				require.Equal(w, "classify", panicOf(func() {
+					_, _ = b.Do(w.Context(), func(context.Context) (int, error) { return 1, nil })
+				}))
+			}
+			r.state(breaker.Open)
+			r.idle()
+		})
+	})
+}
+
+func TestBC74_ClassifyingDoesNotReplace(t *testing.T) {
+	bothClocks(t, func(w *world) {
+		for _, opt := range []breaker.Option{
+			breaker.WithIgnore(errClient),
+			breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Ignored }),
+			breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Success }),
+			breaker.WithFailOn(errClient),
+		} {
+			r := w.r0(opt)
+			fn := func(context.Context) (int, error) { return 9, errClient }
+			v, err := r.b.Do(w.Context(), fn)
+			require.Equal(w, 9, v)
+			require.Same(w, errClient, err)
+			require.Same(w, errClient, r.c.Run(w.Context(), func(context.Context) error { return errClient }))
+		}
+	})
+	t.Run("no alternative for what is not a failure", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			for _, o := range []breaker.Outcome{breaker.Ignored, breaker.Success} {
+				r := w.r0(breaker.WithClassifier(func(error) breaker.Outcome { return o }))
+				v, err := r.b.DoOr(w.Context(), func(context.Context) (int, error) { return 9, errClient },
+					w.noAlternative)
+				require.Equal(w, 9, v)
+				require.Same(w, errClient, err)
+			}
+		})
+	})
+}
+
+func TestK16_WhichErrorsCountIsAPredicate(t *testing.T) {
+	errX, errY := errors.New("x"), errors.New("y")
+	onlyX := func(err error) breaker.Outcome {
+		if errors.Is(err, errX) {
+			return breaker.Failure
+		}
+		return breaker.Ignored
+	}
+	for name, opts := range map[string][]breaker.Option{
+		"WithClassifier":                {breaker.WithClassifier(onlyX)},
+		"WithIgnore":                    {breaker.WithIgnore(errY)},
+		"WithIgnore twice":              {breaker.WithIgnore(errY), breaker.WithIgnore(errClient)},
+		"WithFailOn beats WithIgnore":   {breaker.WithFailOn(errX), breaker.WithIgnore(errX, errY)},
+		"WithFailOn beats a classifier": {breaker.WithFailOn(errX), breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Ignored })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothClocks(t, func(w *world) {
+				r := w.circuit(opts...)
+				for range 10 {
+					r.failWith(errY)
+				}
+				r.state(breaker.Closed)
+				for range 4 {
+					r.failWith(fmt.Errorf("wrapped: %w", errX))
+				}
+				r.state(breaker.Closed)
+				r.failWith(errX)
+				r.state(breaker.Open)
+			})
+		})
+	}
+	t.Run("every error counts by default", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.circuit()
+			for i := range 5 {
+				r.failWith(fmt.Errorf("number %d", i))
+			}
+			r.state(breaker.Open)
+		})
+	})
+	t.Run("a classifier may call an error a success", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			r := w.circuit(breaker.WithClassifier(func(err error) breaker.Outcome {
+				if errors.Is(err, errY) {
+					return breaker.Success
+				}
+				return breaker.Failure
+			}))
+			r.fail(4)
+			r.failWith(errY)
+			r.fail(4)
+			r.state(breaker.Closed)
+		})
+	})
+}
+
+func TestK17_IgnoredIsNeitherSuccessNorFailure(t *testing.T) {
+	ignoring := breaker.WithIgnore(errClient)
+	bothClocks(t, func(w *world) {
+		for _, way := range []way{byRun, byDo, byPermit} {
+			w.way = way
+			r := w.circuit(ignoring)
+			w.start = w.now()
+			r.fail(4)
+			r.failWith(errClient)
+			r.state(breaker.Closed)
+			r.fail(1)
+			r.state(breaker.Open)
+
+			w.at(30 * time.Second)
+			for range 5 { // more than there are slots
+				r.failWith(errClient)
+				r.state(breaker.HalfOpen)
+				require.Zero(w, r.c.Snapshot().Probes)
+			}
+			r.ok(1)
+			r.failWith(errClient) // no verdict: the success before stays
+			r.ok(1)
+			r.state(breaker.Closed)
+			require.EqualValues(w, 7, r.c.Snapshot().Totals.Ignored)
+		}
+	})
+}
+
+func TestK18_TimeoutsCountAndCancelsDoNot(t *testing.T) {
+	everywhere(t, func(w *world) {
+		timeouts := w.circuit()
+		for range 5 {
+			timeouts.failWith(context.DeadlineExceeded)
+		}
+		timeouts.state(breaker.Open)
+
+		cancels := w.circuit()
+		for range 5 {
+			ctx, cancel := context.WithCancel(w.Context())
+			g := cancels.gateCtx(ctx)
+			cancel()
+			g.finish(ctx.Err())
+		}
+		cancels.state(breaker.Closed)
+		require.EqualValues(w, 5, cancels.c.Snapshot().Totals.Ignored)
+		require.Zero(w, cancels.c.Snapshot().ConsecutiveFailures)
+	})
+}
+
+func TestK19_ValueAndErrorComeOutAsTheyWere(t *testing.T) {
+	errA := errors.New("a")
+	type answer struct{ n int }
+	bothClocks(t, func(w *world) {
+		r := w.circuit()
+		v, err := r.b.Do(w.Context(), func(context.Context) (int, error) { return 7, errA })
+		require.Equal(w, 7, v)
+		require.Same(w, errA, err)
+		result := r.b.Try(w.Context(), func(context.Context) (int, error) { return 7, errA })
+		require.Equal(w, breaker.Result[int]{Value: 7, Err: errA, Attempts: 1}, result)
+
+		pointers := breaker.Must(breaker.Over[*answer](r.c))
+		seven := &answer{7}
+		p, err := pointers.Do(w.Context(), func(context.Context) (*answer, error) { return seven, nil })
+		require.NoError(w, err)
+		require.Same(w, seven, p)
+
+		r.trip()
+		v, err = r.b.Do(w.Context(), func(context.Context) (int, error) { return 7, nil })
+		require.Zero(w, v)
+		require.ErrorIs(w, err, breaker.ErrOpen)
+		p, err = pointers.Do(w.Context(), func(context.Context) (*answer, error) { return seven, nil })
+		require.Nil(w, p)
+		require.ErrorIs(w, err, breaker.ErrOpen)
+	})
+}
+
+// The caller's deadline was taken for the caller's will, so that timeouts never tripped.
+func TestFault_CallersDeadlineTrips(t *testing.T) {
+	bubble(t, byDo, func(w *world) {
+		r := w.r0()
+		for range 3 {
+			r.state(breaker.Closed)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			require.ErrorIs(w, r.c.Run(ctx, func(ctx context.Context) error { _, err := hang(ctx); return err }), context.DeadlineExceeded)
+			cancel()
+		}
+		r.state(breaker.Open)
+	})
+}
+
+// An error to be ignored was not recognised once it was wrapped.
+func TestFault_WrappedErrorsAreRecognised(t *testing.T) {
+	bothClocks(t, func(w *world) {
+		r := w.r0(breaker.WithIgnore(errClient))
+		for _, err := range []error{
+			errClient,
+			fmt.Errorf("get: %w", errClient),
+			fmt.Errorf("read: %w", fmt.Errorf("get: %w", errClient)),
+			errors.Join(errors.New("beside"), errClient),
+			fmt.Errorf("%w and %w", errors.New("beside"), errClient),
+		} {
+			r.failWith(err)
+		}
+		require.EqualValues(w, 5, r.c.Snapshot().Totals.Ignored)
+		require.Zero(w, r.c.Snapshot().Totals.Failures)
+
+		f := w.r0(breaker.WithFailOn(errClient), breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Ignored }))
+		for range 3 {
+			f.failWith(fmt.Errorf("get: %w", errClient))
+		}
+		f.state(breaker.Open)
+	})
+}

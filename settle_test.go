@@ -1,0 +1,1110 @@
+package breaker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/breakerkit/breaker"
+)
+
+func TestBC04_FailuresWhileOpenChangeNothing(t *testing.T) {
+	for name, late := range map[string]error{"failure": errBoom, "failure with a hint": hint(time.Minute)} {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(w *world) {
+				r := w.r0()
+				var gates []*gate
+				for range 6 {
+					gates = append(gates, r.gate())
+				}
+				w.at(time.Second)
+				for _, g := range gates[:3] {
+					g.finish(errBoom)
+				}
+				for i, at := range []time.Duration{4000, 7000, 9900} {
+					w.at(at * time.Millisecond)
+					gates[3+i].finish(late)
+				}
+				require.Equal(w, []string{"closed>open at 1s: threshold reached"}, r.steps())
+				w.at(11*time.Second - 1)
+				r.rejected()
+				w.at(11 * time.Second)
+				r.ok(1)
+				r.state(breaker.Closed)
+				r.fail(2)
+				r.state(breaker.Closed)
+				r.fail(1)
+				r.state(breaker.Open)
+			})
+		})
+	}
+}
+
+func TestBC28_PanickingProbeIsAFailure(t *testing.T) {
+	for _, way := range []way{byRun, byDo, byPolicy} {
+		t.Run(way.name, func(t *testing.T) {
+			for _, clocked := range []func(*testing.T, func(*world)){
+				func(t *testing.T, f func(*world)) { injected(t, way, f) },
+				func(t *testing.T, f func(*world)) { bubble(t, way, f) },
+			} {
+				clocked(t, func(w *world) {
+					r := w.r0()
+					r.trip()
+					w.at(10 * time.Second)
+					require.Equal(w, "boom", panicOf(func() {
+						_, _ = r.way.call(r, w.Context(), func(context.Context) (int, error) { panic("boom") })
+					}))
+					r.state(breaker.Open)
+					r.idle()
+					w.at(10_100 * time.Millisecond)
+					r.rejected()
+					w.at(20*time.Second - 1)
+					r.rejected()
+					w.at(20 * time.Second)
+					r.ok(1)
+					r.state(breaker.Closed)
+				})
+			}
+		})
+	}
+}
+
+func TestBC29_GoexitIsAFailure(t *testing.T) {
+	for _, way := range []way{byRun, byDo, byPolicy} {
+		goexit := func(r *rig) {
+			_ = inGoroutine(func() {
+				_, _ = r.way.call(r, context.Background(), func(context.Context) (int, error) {
+					r.ran.Add(1)
+					runtime.Goexit()
+					return 0, nil
+				})
+				r.Error("Goexit was swallowed")
+			})
+		}
+		for name, clocked := range map[string]func(*testing.T, func(*world)){
+			"injected clock": func(t *testing.T, f func(*world)) { injected(t, way, f) },
+			"bubble":         func(t *testing.T, f func(*world)) { bubble(t, way, f) },
+		} {
+			t.Run(way.name+" "+name, func(t *testing.T) {
+				clocked(t, func(w *world) {
+					r := w.r0()
+					r.trip()
+					w.at(10 * time.Second)
+					goexit(r)
+					r.state(breaker.Open)
+					r.idle()
+					w.at(10_100 * time.Millisecond)
+					r.rejected()
+					w.at(20 * time.Second)
+					r.ok(1)
+					r.state(breaker.Closed)
+
+					for range 3 {
+						r.state(breaker.Closed)
+						goexit(r)
+						r.idle()
+					}
+					r.state(breaker.Open)
+					require.EqualValues(w, 4, r.c.Snapshot().Totals.Panics)
+				})
+			})
+		}
+	}
+}
+
+// panicky is an error whose methods panic.
+type panicky struct{ method string }
+
+func (p *panicky) Error() string {
+	if p.method == "Error" {
+		panic("Error")
+	}
+	return p.method
+}
+
+func (p *panicky) RetryAfter() time.Duration {
+	if p.method == "RetryAfter" {
+		panic("RetryAfter")
+	}
+	return 0
+}
+
+func (p *panicky) Is(error) bool {
+	if p.method == "Is" {
+		panic("Is")
+	}
+	return false
+}
+
+// endings are the ways in which a call may end. Each runs a call and swallows how it ended.
+func endings() map[string]func(*rig) {
+	run := func(r *rig, ctx context.Context, fn func(context.Context) error) {
+		_ = inGoroutine(func() { _ = r.c.Run(ctx, fn) })
+	}
+	returns := func(err error) func(*rig) {
+		return func(r *rig) { run(r, context.Background(), func(context.Context) error { return err }) }
+	}
+	cancelling := func(err func(context.Context) error) func(*rig) {
+		return func(r *rig) {
+			ctx, cancel := context.WithCancel(context.Background())
+			run(r, ctx, func(ctx context.Context) error { cancel(); return err(ctx) })
+			cancel()
+		}
+	}
+	acquired := func(settle func(*breaker.Permit)) func(*rig) {
+		return func(r *rig) {
+			_ = inGoroutine(func() { settle(r.acquire()) })
+		}
+	}
+	return map[string]func(*rig){
+		"ok":                         returns(nil),
+		"counted error":              returns(errBoom),
+		"ignored error":              returns(errClient),
+		"wrapped ignored error":      returns(fmt.Errorf("get: %w", errClient)),
+		"joined ignored error":       returns(errors.Join(errBoom, errClient)),
+		"deadline":                   returns(context.DeadlineExceeded),
+		"error with a hint":          returns(hint(time.Second)),
+		"error with a negative hint": returns(hint(-time.Hour)),
+		"inner rejection":            returns(fmt.Errorf("inner: %w", breaker.ErrOpen)),
+		"classifier panics":          returns(errPanicClassifier),
+		"classifier exits":           returns(errExitClassifier),
+		"classifier knows no answer": returns(errOddClassifier),
+		"error panics in RetryAfter": returns(&panicky{"RetryAfter"}),
+		"error panics in Error":      returns(&panicky{"Error"}),
+		"error panics in Is":         returns(&panicky{"Is"}),
+		"cancelled before": func(r *rig) {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			run(r, ctx, func(context.Context) error { return nil })
+		},
+		"cancelled during":       cancelling(func(ctx context.Context) error { return ctx.Err() }),
+		"cancelled, other error": cancelling(func(context.Context) error { return errBoom }),
+		"cancelled, yet ok":      cancelling(func(context.Context) error { return nil }),
+		"nil function":           func(r *rig) { _ = r.c.Run(context.Background(), nil) },
+		"panic":                  func(r *rig) { run(r, context.Background(), func(context.Context) error { panic("boom") }) },
+		"panic with nil":         func(r *rig) { run(r, context.Background(), func(context.Context) error { panic(nil) }) },
+		"goexit": func(r *rig) {
+			run(r, context.Background(), func(context.Context) error { runtime.Goexit(); return nil })
+		},
+		"permit done":                acquired(func(p *breaker.Permit) { p.Done(nil) }),
+		"permit failed":              acquired(func(p *breaker.Permit) { p.Done(errBoom) }),
+		"permit settled":             acquired(func(p *breaker.Permit) { p.Settle(breaker.Success, nil) }),
+		"permit settled as ignored":  acquired(func(p *breaker.Permit) { p.Settle(breaker.Ignored, nil) }),
+		"permit settled as nonsense": acquired(func(p *breaker.Permit) { p.Settle(breaker.Outcome(77), nil) }),
+		"permit, panicky RetryAfter": acquired(func(p *breaker.Permit) { p.Settle(breaker.Failure, &panicky{"RetryAfter"}) }),
+		"permit, classifier panics":  acquired(func(p *breaker.Permit) { p.Done(errPanicClassifier) }),
+		"permit, classifier exits":   acquired(func(p *breaker.Permit) { p.Done(errExitClassifier) }),
+		"typed result": func(r *rig) {
+			_, _ = r.b.Do(context.Background(), func(context.Context) (int, error) { return 1, nil })
+		},
+		"alternative panics": func(r *rig) {
+			_ = inGoroutine(func() {
+				_, _ = r.b.DoOr(context.Background(), func(context.Context) (int, error) { return 0, errBoom },
+					func(context.Context, error) (int, error) { panic("alt") })
+			})
+		},
+	}
+}
+
+var (
+	errPanicClassifier = errors.New("makes the classifier panic")
+	errExitClassifier  = errors.New("makes the classifier end its goroutine")
+	errOddClassifier   = errors.New("makes the classifier return nonsense")
+)
+
+// oddClassifier does all that a classifier should not.
+func oddClassifier(err error) breaker.Outcome {
+	switch {
+	case errors.Is(err, errPanicClassifier):
+		panic("classifier")
+	case errors.Is(err, errExitClassifier):
+		runtime.Goexit()
+	case errors.Is(err, errOddClassifier):
+		return breaker.Outcome(200)
+	}
+	return breaker.DefaultClassifier(err)
+}
+
+func TestBC32_EveryEndingSettles(t *testing.T) {
+	hooks := map[string]breaker.Hooks{"none": {}}
+	for name, h := range rudeHooks(func() { panic("hook") }) {
+		hooks["panics in "+name] = h
+	}
+	for name, h := range rudeHooks(runtime.Goexit) {
+		hooks["exits in "+name] = h
+	}
+	for ending, end := range endings() {
+		t.Run(ending, func(t *testing.T) {
+			for hook, h := range hooks {
+				t.Run("hook "+hook, func(t *testing.T) {
+					bothClocks(t, func(w *world) {
+						r := w.r0(breaker.WithIgnore(errClient), breaker.WithClassifier(oddClassifier),
+							breaker.WithHooks(h))
+						exitSafe := func(f func()) { _ = inGoroutine(f) }
+						exitSafe(func() { end(r) }) // closed
+						require.Zero(w, r.c.Snapshot().InFlight)
+						exitSafe(r.c.Reset)
+						exitSafe(func() { r.c.Trip(nil) })
+						r.state(breaker.Open)
+						w.add(10 * time.Second)
+						exitSafe(func() { end(r) })
+						r.idle()
+						for range 3 { // whatever the probe's verdict was, the circuit recovers
+							w.add(10 * time.Second)
+							exitSafe(func() { _ = r.c.Run(context.Background(), func(context.Context) error { return nil }) })
+						}
+						r.state(breaker.Closed)
+						r.idle()
+					})
+				})
+			}
+		})
+	}
+}
+
+func TestBC40_StaleSuccessDoesNotClose(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.r0()
+		stale := r.gate()
+		w.at(time.Second)
+		r.trip()
+		w.at(11 * time.Second)
+		probe := r.gate()
+		events := len(r.steps())
+		w.at(12 * time.Second)
+		stale.finish(nil) // its caller gets the result all the same
+		r.state(breaker.HalfOpen)
+		require.Zero(w, r.c.Snapshot().ConsecutiveSuccesses)
+		for range 10 {
+			r.rejected()
+		}
+		require.Len(w, r.steps(), events)
+		probe.finish(errBoom)
+		r.state(breaker.Open)
+	})
+	t.Run("as many as the threshold asks for", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0(breaker.WithSuccessThreshold(3))
+			var stale []*gate
+			for range 50 {
+				stale = append(stale, r.gate())
+			}
+			r.trip()
+			w.at(10 * time.Second)
+			r.ok(1) // half-open now
+			for _, g := range stale {
+				g.finish(nil)
+			}
+			r.state(breaker.HalfOpen)
+			require.EqualValues(w, 1, r.c.Snapshot().ConsecutiveSuccesses)
+		})
+	})
+	t.Run("of another half-open time", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0(breaker.WithHalfOpenProbes(2))
+			r.trip()
+			w.at(10 * time.Second)
+			stale := r.gate()
+			r.fail(1)
+			w.at(20 * time.Second)
+			probe := r.gate()
+			stale.finish(nil)
+			r.state(breaker.HalfOpen)
+			probe.finish(errBoom)
+			r.state(breaker.Open)
+		})
+	})
+	t.Run("by way of a manual trip", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0()
+			stale := r.gate()
+			r.c.Trip(nil)
+			r.c.OfferProbe()
+			stale.finish(nil)
+			r.state(breaker.HalfOpen)
+		})
+	})
+}
+
+func TestBC42_SuccessWhileOpenDoesNotClose(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.r0()
+		stale := r.gate()
+		w.at(time.Second)
+		r.trip()
+		w.at(2 * time.Second)
+		stale.finish(nil)
+		w.at(3 * time.Second)
+		r.state(breaker.Open)
+		require.Equal(w, 8*time.Second, r.rejected().RetryAfter())
+		w.at(11*time.Second - 1)
+		r.rejected()
+		w.at(11 * time.Second)
+		r.ok(1)
+		r.state(breaker.Closed)
+	})
+	t.Run("a probe's success after it was tripped by hand", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0()
+			r.trip()
+			w.at(10 * time.Second)
+			probe := r.gate()
+			r.c.Trip(nil)
+			probe.finish(nil)
+			r.state(breaker.Open)
+			w.at(20*time.Second - 1)
+			r.rejected()
+		})
+	})
+	t.Run("admitted by a mode above", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			for _, m := range []breaker.Mode{breaker.ForcedClosed, breaker.Shadow} {
+				r := w.r0()
+				r.trip()
+				r.c.SetMode(m)
+				r.ok(5)
+				r.state(breaker.Open)
+				r.c.SetMode(breaker.Auto)
+				r.rejected()
+			}
+		})
+	})
+}
+
+func TestBC45_DroppedResultLeavesATrace(t *testing.T) {
+	bothClocks(t, func(w *world) {
+		var calls []breaker.CallEvent
+		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}))
+		p := r.acquire()
+		r.trip()
+		w.at(10 * time.Second)
+		calls = nil
+		p.Done(nil)
+		r.state(breaker.HalfOpen)
+		require.EqualValues(w, 1, r.c.Snapshot().Totals.Late)
+		require.EqualValues(w, 4, r.c.Snapshot().Totals.Calls)
+		require.EqualValues(w, 1, r.c.Snapshot().Totals.Successes)
+		require.Len(w, calls, 1)
+		require.True(w, calls[0].Late)
+		require.Equal(w, breaker.Closed, calls[0].State)
+		require.Equal(w, breaker.Success, calls[0].Outcome)
+		require.Equal(w, 10*time.Second, calls[0].Duration)
+		require.False(w, calls[0].Probe)
+
+		r.ok(1)
+		require.Len(w, calls, 2)
+		require.False(w, calls[1].Late)
+		require.True(w, calls[1].Probe)
+		require.Equal(w, breaker.HalfOpen, calls[1].State)
+	})
+	t.Run("without a hook", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0()
+			var gates []*gate
+			for range 6 {
+				gates = append(gates, r.gate())
+			}
+			r.c.Reset()
+			gates[0].finish(nil)
+			gates[1].finish(errBoom)
+			r.trip()
+			gates[2].finish(nil)
+			w.at(10 * time.Second)
+			r.ok(1)
+			for _, g := range gates[3:] {
+				g.finish(errBoom)
+			}
+			totals := r.c.Snapshot().Totals
+			require.EqualValues(w, 6, totals.Late)
+			require.EqualValues(w, 10, totals.Calls)
+			r.state(breaker.Closed)
+			require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
+		})
+	})
+}
+
+func TestBC59_PanicsComeOutUnchanged(t *testing.T) {
+	type custom struct{ n int }
+	pointer := &custom{3}
+	values := []any{"text", 42, custom{1}, pointer, errBoom, fmt.Errorf("wrapped: %w", errBoom), http.ErrAbortHandler, context.Canceled, breaker.ErrOpen}
+	for _, way := range []way{byRun, byDo, byPolicy} {
+		t.Run(way.name, func(t *testing.T) {
+			injected(t, way, func(w *world) {
+				for _, value := range values {
+					r := w.r0(breaker.WithIgnore(errBoom, http.ErrAbortHandler, context.Canceled),
+						breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Success }))
+					for range 3 {
+						r.state(breaker.Closed)
+						got := panicOf(func() {
+							_, _ = way.call(r, context.Background(), func(context.Context) (int, error) { panic(value) })
+						})
+						require.True(w, got == value, "panicked with %v, came out as %v", value, got)
+						r.idle()
+					}
+					require.Equal(w, breaker.Open, r.c.State(), "three panics with %v", value)
+					require.Error(w, r.rejected().Cause)
+				}
+			})
+		})
+	}
+	t.Run("a panic with nil is one as well", func(t *testing.T) {
+		r := (&world{T: t, clk: clock.NewMock(), way: byRun}).r0()
+		v := panicOf(func() { _ = r.c.Run(context.Background(), func(context.Context) error { panic(nil) }) })
+		require.IsType(t, &runtime.PanicNilError{}, v)
+		require.EqualValues(t, 1, r.c.Snapshot().Totals.Panics)
+	})
+	t.Run("after the caller's cancel", func(t *testing.T) {
+		r := (&world{T: t, clk: clock.NewMock(), way: byRun}).r0()
+		for range 3 {
+			ctx, cancel := context.WithCancel(context.Background())
+			panicOf(func() { _ = r.c.Run(ctx, func(context.Context) error { cancel(); panic("boom") }) })
+		}
+		r.state(breaker.Open) // a panic counts before anything else is asked
+	})
+	t.Run("the stack is the function's", func(t *testing.T) {
+		r := (&world{T: t, clk: clock.NewMock(), way: byRun}).r0()
+		var stack string
+		func() {
+			defer func() {
+				if recover() != nil {
+					text := make([]byte, 1<<16)
+					stack = string(text[:runtime.Stack(text, false)])
+				}
+			}()
+			_ = r.c.Run(context.Background(), func(context.Context) error { panicHere(); return nil })
+		}()
+		require.Contains(t, stack, "panicHere", "a panic that was recovered and raised again has lost its place")
+	})
+}
+
+func panicHere() { panic("here") }
+
+func TestBC59_PanicsOfClassifierAndTripFunction(t *testing.T) {
+	for _, by := range []way{byRun, byDo, byPermit} {
+		t.Run("classifier, "+by.name, func(t *testing.T) {
+			injected(t, by, func(w *world) {
+				r := w.r0(breaker.WithClassifier(func(error) breaker.Outcome { panic("classify") }))
+				for range 3 {
+					r.state(breaker.Closed)
+					require.Equal(w, "classify", panicOf(func() { _ = r.call(errBoom) }))
+				}
+				r.state(breaker.Open)
+				require.EqualValues(w, 3, r.c.Snapshot().Totals.Failures)
+				r.idle()
+			})
+		})
+	}
+	t.Run("trip function", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			log := &logged{}
+			r := w.r0(breaker.WithLogger(slog.New(log)), breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(5), func(breaker.Counts) bool { panic("trip function") })))
+			r.ok(1)
+			r.fail(9)
+			r.state(breaker.Closed)
+			require.Len(w, log.list(), 10)
+			require.Equal(w, slog.LevelError, log.list()[0].Level)
+			require.Contains(w, fmt.Sprint(attrs(log.list()[0])), "trip function")
+		})
+	})
+}
+
+func TestBC104_LateResultOfADetachedCallIsDropped(t *testing.T) {
+	bubble(t, byDo, func(w *world) {
+		r := w.r0()
+		release := make(chan struct{})
+		alts := 0
+		v, err := r.b.DoOr(context.Background(), breaker.Detach(time.Second, func(context.Context) (int, error) {
+			<-release
+			return 7, errBoom
+		}), func(_ context.Context, why error) (int, error) {
+			alts++
+			require.ErrorIs(w, why, context.DeadlineExceeded)
+			return 42, nil
+		})
+		require.NoError(w, err)
+		require.Equal(w, 42, v)
+		require.Equal(w, time.Second, w.elapsed())
+		w.at(5 * time.Second)
+		close(release)
+		synctest.Wait()
+		require.Equal(w, 1, alts)
+		require.EqualValues(w, 1, r.c.Snapshot().Totals.Calls)
+		r.idle()
+	})
+	t.Run("what ends in time comes out", func(t *testing.T) {
+		bubble(t, byDo, func(w *world) {
+			v, err := breaker.Detach(time.Second, func(context.Context) (int, error) { return 7, errBoom })(w.Context())
+			require.Equal(w, 7, v)
+			require.Same(w, errBoom, err)
+			require.Equal(w, "boom", panicOf(func() {
+				_, _ = breaker.Detach(time.Second, func(context.Context) (int, error) { panic("boom") })(w.Context())
+			}))
+			_, err = breaker.Detach(time.Second, func(context.Context) (int, error) { runtime.Goexit(); return 0, nil })(w.Context())
+			require.ErrorIs(w, err, breaker.ErrGoexit)
+			ctx, cancel := context.WithCancel(w.Context())
+			time.AfterFunc(100*time.Millisecond, cancel)
+			_, err = breaker.Detach(time.Second, func(context.Context) (int, error) { <-time.After(time.Minute); return 0, nil })(ctx)
+			require.ErrorIs(w, err, context.Canceled)
+			w.add(time.Minute) // the function ends, and nobody minds
+		})
+	})
+	t.Run("nonsense is an error of every call", func(t *testing.T) {
+		_, err := breaker.Detach[int](time.Second, nil)(context.Background())
+		require.ErrorIs(t, err, breaker.ErrNilFunc)
+		for _, d := range []time.Duration{0, -1} {
+			_, err = breaker.Detach(d, func(context.Context) (int, error) { return 0, nil })(context.Background())
+			require.Error(t, err)
+		}
+	})
+}
+
+func TestK15_OutcomesFromBeforeATransitionMoveNothing(t *testing.T) {
+	for name, outcome := range map[string]error{"success": nil, "failure": errBoom} {
+		for _, when := range []struct {
+			name string
+			at   time.Duration
+			want breaker.State
+		}{
+			{"at the opening", 0, breaker.Open},
+			{"while open", 12 * time.Second, breaker.Open},
+			{"just before the end", 29 * time.Second, breaker.Open},
+			{"at the end, before a probe", 30 * time.Second, breaker.HalfOpen},
+		} {
+			t.Run(name+" "+when.name, func(t *testing.T) {
+				everywhere(t, func(w *world) {
+					r := w.circuit()
+					stale := []*gate{r.gate(), r.gate(), r.gate(), r.gate(), r.gate()}
+					r.trip()
+					w.at(when.at)
+					for _, g := range stale {
+						g.finish(outcome)
+					}
+					r.state(when.want)
+					w.at(30 * time.Second)
+					r.state(breaker.HalfOpen)
+					require.Len(w, r.steps(), 1)
+					require.EqualValues(w, 5, r.c.Snapshot().Totals.Late)
+					r.ok(1)
+					r.state(breaker.HalfOpen)
+					r.ok(1)
+					r.state(breaker.Closed)
+				})
+			})
+		}
+		t.Run(name+" while half-open", func(t *testing.T) {
+			everywhere(t, func(w *world) {
+				r := w.circuit()
+				stale := []*gate{r.gate(), r.gate(), r.gate()}
+				r.trip()
+				w.at(30 * time.Second)
+				r.ok(1)
+				for _, g := range stale {
+					g.finish(outcome)
+				}
+				r.state(breaker.HalfOpen)
+				require.EqualValues(w, 1, r.c.Snapshot().ConsecutiveSuccesses)
+				r.ok(1)
+				r.state(breaker.Closed)
+			})
+		})
+		t.Run(name+" of a probe after the next opening", func(t *testing.T) {
+			everywhere(t, func(w *world) {
+				r := w.circuit(breaker.WithProbeLease(time.Hour))
+				r.trip()
+				w.at(30 * time.Second)
+				probe := r.gate()
+				r.fail(1)
+				w.at(60 * time.Second)
+				next := r.gate()
+				probe.finish(outcome)
+				r.state(breaker.HalfOpen)
+				require.EqualValues(w, 1, r.c.Snapshot().Probes, "the stale probe frees nobody's slot")
+				next.finish(nil)
+				r.state(breaker.HalfOpen)
+				r.ok(1)
+				r.state(breaker.Closed)
+			})
+		})
+		t.Run(name+" from an earlier closed time", func(t *testing.T) {
+			everywhere(t, func(w *world) {
+				r := w.circuit()
+				stale := []*gate{r.gate(), r.gate(), r.gate(), r.gate(), r.gate()}
+				r.trip()
+				w.at(30 * time.Second)
+				r.ok(2)
+				r.fail(4)
+				for _, g := range stale {
+					g.finish(outcome)
+				}
+				r.state(breaker.Closed)
+				require.EqualValues(w, 4, r.c.Snapshot().ConsecutiveFailures)
+				r.fail(1)
+				r.state(breaker.Open)
+			})
+		})
+	}
+}
+
+func TestK23_PanicCountsAndComesOut(t *testing.T) {
+	for _, by := range []way{byRun, byDo, byPolicy} {
+		for name, f := range map[string]func(*testing.T, way, func(*world)){"injected clock": injected, "bubble": bubble} {
+			t.Run(by.name+" "+name, func(t *testing.T) {
+				f(t, by, func(w *world) {
+					r := w.circuit()
+					r.fail(1)
+					for i := range 4 {
+						r.state(breaker.Closed)
+						value := fmt.Sprint("panic ", i)
+						require.Equal(w, value, panicOf(func() {
+							_, _ = r.way.call(r, w.Context(), func(context.Context) (int, error) { panic(value) })
+						}))
+					}
+					r.state(breaker.Open)
+					r.idle()
+					require.EqualValues(w, 4, r.c.Snapshot().Totals.Panics)
+					require.EqualValues(w, 5, r.c.Snapshot().Totals.Failures)
+				})
+			})
+		}
+	}
+}
+
+func TestK35_MaxInFlightStopsTheFirstWave(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.circuit(breaker.WithMaxInFlight(100))
+		var in []*gate
+		refused := 0
+		for range 5000 {
+			g := r.begin()
+			if g.ran {
+				in = append(in, g)
+				continue
+			}
+			err := <-g.result
+			require.ErrorIs(w, err, breaker.ErrTooManyInFlight)
+			require.NotErrorIs(w, err, breaker.ErrOpen)
+			refused++
+		}
+		require.Len(w, in, 100)
+		require.Equal(w, 4900, refused)
+		require.EqualValues(w, 4900, r.c.Snapshot().Totals.Rejected)
+		require.EqualValues(w, 100, r.c.Snapshot().InFlight)
+		require.False(w, r.c.Ready())
+		in[0].finish(nil)
+		require.True(w, r.c.Ready())
+		again := r.gate()
+		require.ErrorIs(w, r.call(nil), breaker.ErrTooManyInFlight)
+		for _, g := range append(in[1:], again) {
+			g.finish(nil)
+		}
+		r.idle()
+		r.state(breaker.Closed)
+	})
+	t.Run("0 is off", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.circuit(breaker.WithMaxInFlight(0))
+			for range 500 {
+				r.gate()
+			}
+			require.EqualValues(w, 500, r.c.Snapshot().InFlight)
+		})
+	})
+	t.Run("never exceeded by callers that race", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			r := w.circuit(breaker.WithMaxInFlight(7))
+			var now, most, over atomic.Int64
+			var all sync.WaitGroup
+			for range 64 {
+				all.Go(func() {
+					for range 100 {
+						_ = r.c.Run(context.Background(), func(context.Context) error {
+							n := now.Add(1)
+							for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+							}
+							if n > 7 {
+								over.Add(1)
+							}
+							runtime.Gosched()
+							now.Add(-1)
+							return nil
+						})
+					}
+				})
+			}
+			all.Wait()
+			require.Zero(w, over.Load(), "up to %d in flight", most.Load())
+			r.idle()
+		})
+	})
+}
+
+func TestO02_TotalsCountFinishedCallsAndRejectionsApart(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.circuit()
+		pending := r.gate()
+		r.trip()
+		for range 3 {
+			r.rejected()
+		}
+		totals := r.c.Snapshot().Totals
+		require.EqualValues(w, 5, totals.Calls)
+		require.EqualValues(w, 5, totals.Failures)
+		require.EqualValues(w, 3, totals.Rejected)
+		pending.finish(nil)
+		totals = r.c.Snapshot().Totals
+		require.EqualValues(w, 6, totals.Calls)
+		require.EqualValues(w, 1, totals.Successes)
+		require.EqualValues(w, 1, totals.Late)
+	})
+	t.Run("totals never fall", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.circuit()
+			var last breaker.Totals
+			grown := func() {
+				now := r.c.Snapshot().Totals
+				assert.GreaterOrEqual(w, now.Calls, last.Calls)
+				assert.GreaterOrEqual(w, now.Successes, last.Successes)
+				assert.GreaterOrEqual(w, now.Failures, last.Failures)
+				assert.GreaterOrEqual(w, now.Rejected, last.Rejected)
+				require.Equal(w, now.Calls, now.Successes+now.Failures+now.Ignored)
+				last = now
+			}
+			r.ok(5)
+			grown()
+			r.trip()
+			grown()
+			r.rejected()
+			w.at(30 * time.Second)
+			r.ok(2)
+			grown()
+			r.c.Reset()
+			grown()
+			r.ok(1)
+			require.NoError(w, r.c.Configure(breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(time.Second)))))
+			grown()
+			r.ok(3)
+			r.fail(1)
+			grown()
+			require.EqualValues(w, 17, last.Calls)
+		})
+	})
+}
+
+// A panic, turned into an error, was a success to a list of the errors that count.
+func TestFault_PanicPassesNoAllowList(t *testing.T) {
+	for name, opt := range map[string]breaker.Option{
+		"classifier that says success": breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Success }),
+		"classifier that says ignored": breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Ignored }),
+		"list of other errors":         breaker.WithFailOn(errClient),
+		"value classifier":             breaker.WithResult(func(int, error) breaker.Outcome { return breaker.Success }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothClocks(t, func(w *world) {
+				r := w.r0(opt)
+				for range 3 {
+					r.state(breaker.Closed)
+					require.Equal(w, errClient, panicOf(func() {
+						_, _ = r.b.Do(w.Context(), func(context.Context) (int, error) { panic(errClient) })
+					}))
+				}
+				r.state(breaker.Open)
+			})
+		})
+	}
+}
+
+// Panic, Goexit or a hang leaked the permit, of probes and of the limit on calls in flight.
+func TestFault_NoPermitLeaks(t *testing.T) {
+	for name, end := range map[string]func(){
+		"panic":  func() { panic("boom") },
+		"goexit": runtime.Goexit,
+	} {
+		for _, by := range []way{byRun, byDo, byPolicy} {
+			t.Run(name+" "+by.name, func(t *testing.T) {
+				injected(t, by, func(w *world) {
+					r := w.r0(breaker.WithMaxInFlight(1), breaker.WithFailureThreshold(1000))
+					for range 100 {
+						_ = inGoroutine(func() {
+							_, err := r.way.call(r, context.Background(), func(context.Context) (int, error) {
+								r.ran.Add(1)
+								end()
+								return 0, nil
+							})
+							assert.NoError(w, err, "rejected")
+						})
+						r.idle()
+					}
+					require.EqualValues(w, 100, r.ran.Load())
+					r.ok(1)
+				})
+			})
+		}
+	}
+}
+
+// Fifty successes of calls admitted while closed closed a half-open circuit that no probe had been sent through.
+func TestFault_SuccessesOfAnEarlierTimeCloseNothing(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.r0(breaker.WithSuccessThreshold(3))
+		var early []*gate
+		for range 50 {
+			early = append(early, r.gate())
+		}
+		r.trip()
+		w.at(10 * time.Second)
+		for _, g := range early[:25] {
+			g.finish(nil) // due, but nobody has asked yet
+		}
+		r.state(breaker.HalfOpen)
+		probe := r.gate()
+		for _, g := range early[25:] {
+			g.finish(nil)
+		}
+		r.state(breaker.HalfOpen)
+		require.Zero(w, r.c.Snapshot().ConsecutiveSuccesses)
+		require.EqualValues(w, 1, r.c.Snapshot().Probes)
+		probe.finish(nil)
+		r.state(breaker.HalfOpen)
+		require.EqualValues(w, 50, r.c.Snapshot().Totals.Late)
+	})
+}
+
+// Stale results handed back slots that they had never taken, so that more probes ran than there were slots.
+func TestFault_StaleResultsRaiseNoCap(t *testing.T) {
+	for name, outcome := range map[string]error{"successes": nil, "failures": errBoom, "ignored": fmt.Errorf("inner: %w", breaker.ErrOpen)} {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(w *world) {
+				const slots = 20
+				r := w.r0(breaker.WithHalfOpenProbes(slots), breaker.WithSuccessThreshold(1000))
+				var stale []*gate
+				for range 90 {
+					stale = append(stale, r.gate())
+				}
+				r.trip()
+				w.at(10 * time.Second)
+				for range slots {
+					r.gate()
+				}
+				for _, g := range stale {
+					g.finish(outcome)
+				}
+				require.EqualValues(w, slots, r.c.Snapshot().Probes)
+				for range 90 {
+					require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
+				}
+				r.state(breaker.HalfOpen)
+			})
+		})
+	}
+}
+
+// A panic went past every counter.
+func TestFault_PanicsAreCounted(t *testing.T) {
+	bothClocks(t, func(w *world) {
+		var calls []breaker.CallEvent
+		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}))
+		panicOf(func() { _ = r.c.Run(w.Context(), func(context.Context) error { panic("boom") }) })
+		totals := r.c.Snapshot().Totals
+		require.EqualValues(w, 1, totals.Calls)
+		require.EqualValues(w, 1, totals.Failures)
+		require.EqualValues(w, 1, totals.Panics)
+		require.EqualValues(w, 1, r.c.Snapshot().Counts.Failures)
+		require.Len(w, calls, 1)
+		require.Equal(w, breaker.Failure, calls[0].Outcome)
+		require.Error(w, calls[0].Err)
+	})
+}
+
+// Two stale ignored results made room for five calls where two were permitted, and two stale successes closed.
+func TestFault_StaleResultsInHalfOpen(t *testing.T) {
+	everywhere(t, func(w *world) {
+		ignored := fmt.Errorf("inner: %w", breaker.ErrOpen)
+		r := w.r0(breaker.WithHalfOpenProbes(2), breaker.WithSuccessThreshold(2))
+		var stale []*gate
+		for range 5 {
+			stale = append(stale, r.gate())
+		}
+		r.trip()
+		w.at(10 * time.Second)
+		a, b := r.gate(), r.gate()
+		for _, g := range stale[:3] {
+			g.finish(ignored)
+			r.rejected()
+		}
+		for _, g := range stale[3:] {
+			g.finish(nil)
+			r.state(breaker.HalfOpen)
+		}
+		a.finish(nil)
+		r.state(breaker.HalfOpen)
+		b.finish(nil)
+		r.state(breaker.Closed)
+	})
+}
+
+// A lock was held while the user's function ran, which made one queue of all calls.
+func TestFault_CallsRunSideBySide(t *testing.T) {
+	for name, opts := range map[string][]breaker.Option{
+		"closed":          nil,
+		"limited":         {breaker.WithMaxInFlight(10)},
+		"time window":     {breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.Last(time.Second)))},
+		"slow call limit": {breaker.WithTrip(breaker.SlowCallRate(time.Hour, 0.5, 5, breaker.LastCalls(9)))},
+		"shadow":          {breaker.WithMode(breaker.Shadow)},
+		"timeout":         {breaker.WithTimeout(time.Hour)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothClocks(t, func(w *world) {
+				r := w.r0(opts...)
+				meet := rendezvous(5)
+				var all sync.WaitGroup
+				for range 5 {
+					all.Go(func() {
+						_, err := r.b.Do(context.Background(), func(context.Context) (int, error) { meet(); return 1, nil })
+						assert.NoError(w, err)
+					})
+				}
+				all.Wait()
+			})
+		})
+	}
+	t.Run("half-open", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			r := w.r0(breaker.WithHalfOpenProbes(5))
+			r.trip()
+			w.at(10 * time.Second)
+			meet := rendezvous(5)
+			var all sync.WaitGroup
+			for range 5 {
+				all.Go(func() { _ = r.c.Run(context.Background(), func(context.Context) error { meet(); return nil }) })
+			}
+			all.Wait()
+			r.state(breaker.Closed)
+		})
+	})
+	t.Run("user code beside the function", func(t *testing.T) {
+		for name, opts := range map[string]func(meet func()) breaker.Option{
+			"classifier": func(meet func()) breaker.Option {
+				return breaker.WithClassifier(func(error) breaker.Outcome { meet(); return breaker.Ignored })
+			},
+			"trip function": func(meet func()) breaker.Option {
+				return breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(5), func(breaker.Counts) bool { meet(); return false }))
+			},
+			"call hook": func(meet func()) breaker.Option {
+				return breaker.WithHooks(breaker.Hooks{Call: func(context.Context, breaker.CallEvent) { meet() }})
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				bothClocks(t, func(w *world) {
+					r := w.r0(opts(rendezvous(5)), breaker.WithFailureThreshold(100))
+					var all sync.WaitGroup
+					for range 5 {
+						all.Go(func() { _ = r.c.Run(context.Background(), func(context.Context) error { return errBoom }) })
+					}
+					all.Wait()
+					r.idle()
+				})
+			})
+		}
+	})
+}
+
+// rendezvous returns a function that returns when n goroutines have called it.
+func rendezvous(n int) func() {
+	var here atomic.Int64
+	all := make(chan struct{})
+	return func() {
+		if here.Add(1) == int64(n) {
+			close(all)
+		}
+		<-all
+	}
+}
+
+// A predicate that threw left the circuit stuck.
+func TestFault_ThrowingPredicateWedgesNothing(t *testing.T) {
+	for name, throw := range map[string]func(){"panic": func() { panic("predicate") }, "goexit": runtime.Goexit} {
+		for predicate, opt := range map[string]breaker.Option{
+			"classifier":       breaker.WithClassifier(func(error) breaker.Outcome { throw(); return breaker.Failure }),
+			"value classifier": breaker.WithResult(func(_ int, err error) breaker.Outcome { throw(); return breaker.Failure }),
+			"trip function":    breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(5), func(breaker.Counts) bool { throw(); return true }), breaker.ConsecutiveFailures(3)),
+		} {
+			t.Run(predicate+" "+name, func(t *testing.T) {
+				bothClocks(t, func(w *world) {
+					r := w.r0(opt)
+					call := func(err error) {
+						_ = inGoroutine(func() { _, _ = r.b.Do(context.Background(), func(context.Context) (int, error) { return 1, err }) })
+					}
+					for range 3 {
+						r.state(breaker.Closed)
+						call(errBoom)
+						r.idle()
+					}
+					r.state(breaker.Open) // each of the calls counts as a failure
+					w.at(10 * time.Second)
+					call(errBoom)
+					r.idle()
+					r.state(breaker.Open)
+					w.at(20 * time.Second)
+					_ = inGoroutine(func() { _ = r.c.Run(context.Background(), func(context.Context) error { return nil }) })
+					r.state(breaker.Closed)
+					r.idle()
+				})
+			})
+		}
+	}
+}
+
+// Rejected calls were counted as failures, or not at all, or their number fell.
+func TestFault_RejectionsAreCountedOnceAndApart(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rejections := 0
+		r := w.r0(breaker.WithHooks(breaker.Hooks{Reject: func(_ context.Context, e breaker.RejectEvent) {
+			rejections++
+			require.ErrorIs(w, e.Err, breaker.ErrOpen)
+			require.False(w, e.Shadow)
+		}}))
+		r.trip()
+		for n := 1; n <= 100; n++ {
+			r.rejected()
+			require.EqualValues(w, n, r.c.Snapshot().Totals.Rejected)
+			require.Equal(w, n, rejections)
+		}
+		require.EqualValues(w, 3, r.c.Snapshot().Totals.Calls)
+		w.at(10 * time.Second)
+		probe := r.gate()
+		r.rejected()
+		probe.finish(nil)
+		r.c.Reset()
+		require.EqualValues(w, 101, r.c.Snapshot().Totals.Rejected)
+		require.EqualValues(w, 4, r.c.Snapshot().Totals.Calls)
+	})
+}
+
+// A panic was counted before the failure that it is.
+func TestFault_PanicsAreNeverMoreThanFailures(t *testing.T) {
+	var c *breaker.Circuit
+	looks := 0
+	c = breaker.Must(breaker.NewCircuit("c", breaker.WithOpenBackoff(2, time.Hour, 1), breaker.WithRand(func() float64 {
+		looks++
+		n := c.Snapshot().Totals
+		require.LessOrEqual(t, n.Panics, n.Failures)
+		return 0
+	})))
+	require.Panics(t, func() { _ = c.Run(context.Background(), func(context.Context) error { panic("boom") }) })
+	require.NotZero(t, looks)
+	n := c.Snapshot().Totals
+	require.EqualValues(t, 1, n.Panics)
+	require.EqualValues(t, 1, n.Failures)
+}

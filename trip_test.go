@@ -1,0 +1,757 @@
+package breaker_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/breakerkit/breaker"
+)
+
+func TestBC07_ConsecutiveMeansAnUnbrokenRun(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.r0()
+		for i := range 50 {
+			w.at(time.Duration(i) * time.Hour)
+			r.fail(1)
+			require.EqualValues(w, 1, r.c.Snapshot().ConsecutiveFailures)
+			r.ok(1)
+			require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
+		}
+		r.state(breaker.Closed)
+		require.Empty(w, r.steps())
+	})
+	t.Run("one short of the threshold each time", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0()
+			for range 50 {
+				r.fail(2)
+				r.ok(1)
+			}
+			r.state(breaker.Closed)
+			r.fail(3)
+			r.state(breaker.Open)
+		})
+	})
+	t.Run("an answer of any kind breaks it, whenever its call began", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0()
+			slow := r.gate()
+			r.fail(2)
+			slow.finish(nil)
+			r.fail(2)
+			r.state(breaker.Closed)
+		})
+	})
+}
+
+func TestBC14_SparseFailuresDoNotOpen(t *testing.T) {
+	for name, policy := range map[string]breaker.Option{
+		"failure window": breaker.WithFailureWindow(5 * time.Second),
+		"failure count":  breaker.WithTrip(breaker.FailureCount(3, 5*time.Second)),
+		"user's own": breaker.WithTrip(breaker.TripWhen(breaker.Last(5*time.Second), func(c breaker.Counts) bool {
+			return c.Failures >= 3
+		})),
+		"rate": breaker.WithTrip(breaker.FailureRate(1, 3, breaker.Last(5*time.Second))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(w *world) {
+				r := w.r0(policy)
+				r.failuresAt(0, 5000, 6000)
+				r.state(breaker.Closed)
+				r.failuresAt(6500)
+				r.state(breaker.Open)
+			})
+			everywhere(t, func(w *world) {
+				r := w.r0(policy)
+				r.failuresAt(every(2500, 40)...) // never more than two within 5s
+				r.state(breaker.Closed)
+			})
+		})
+	}
+}
+
+func TestBC17_BurstAcrossABoundaryIsOneBurst(t *testing.T) {
+	policies := map[string]breaker.Option{
+		"rate": breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(10*time.Second))),
+		"user's own": breaker.WithTrip(breaker.TripWhen(breaker.Last(10*time.Second), func(c breaker.Counts) bool {
+			return c.Successes+c.Failures >= 20 && c.Rate() >= 0.5
+		})),
+	}
+	for name, policy := range policies {
+		t.Run(name+": ten percent is not half", func(t *testing.T) {
+			bothClocks(t, func(w *world) {
+				r := w.r0(policy)
+				for at := time.Second; at <= 10*time.Second; at += 100 * time.Millisecond {
+					w.at(at)
+					r.ok(1)
+				}
+				for i := range 10 {
+					w.at(10_500*time.Millisecond + time.Duration(i)*100*time.Millisecond)
+					r.fail(1)
+				}
+				r.state(breaker.Closed)
+			})
+		})
+		for _, shift := range []time.Duration{0, 1, 333 * time.Millisecond, time.Second, 4900 * time.Millisecond} {
+			t.Run(fmt.Sprintf("%s: ten and ten, shifted by %v", name, shift), func(t *testing.T) {
+				bothClocks(t, func(w *world) {
+					r := w.r0(policy)
+					for i := range 20 {
+						r.state(breaker.Closed)
+						at := 9*time.Second + time.Duration(i)*100*time.Millisecond
+						if i >= 10 {
+							at += 100 * time.Millisecond
+						}
+						w.at(at + shift)
+						r.fail(1)
+					}
+					r.state(breaker.Open)
+				})
+			})
+		}
+	}
+}
+
+// rateModel is the plainest thing that a failure rate over time can be.
+type rateModel struct {
+	calls []modelCall
+}
+
+type modelCall struct {
+	at     time.Duration
+	failed bool
+}
+
+func (m *rateModel) add(at time.Duration, failed bool) {
+	m.calls = append(m.calls, modelCall{at, failed})
+}
+
+// trips says whether, of the calls younger than last or of the latest n, there are least and the share is reached.
+func (m *rateModel) trips(now, last time.Duration, n, least int, percent int) bool {
+	var total, failed int
+	for i, c := range m.calls {
+		if last > 0 && c.at <= now-last || n > 0 && i < len(m.calls)-n {
+			continue
+		}
+		total++
+		if c.failed {
+			failed++
+		}
+	}
+	return total >= least && failed*100 >= percent*total
+}
+
+// The windows against a model that keeps everything: the same verdict after every call.
+func TestBC17_WindowsAgreeWithAPlainModel(t *testing.T) {
+	for name, timed := range map[string]bool{"in time": true, "of calls": false} {
+		t.Run(name, func(t *testing.T) {
+			guard(t, 2*patience, func() {
+				rapid.Check(t, func(t *rapid.T) {
+					clk := &handClock{}
+					var (
+						percent = rapid.IntRange(1, 100).Draw(t, "percent")
+						size    = rapid.IntRange(1, 40).Draw(t, "size")
+						least   = rapid.IntRange(1, size).Draw(t, "least")
+						window  = breaker.LastCalls(size)
+						last, n = time.Duration(0), size
+					)
+					if timed {
+						last, n = time.Duration(size)*time.Second, 0
+						window = breaker.Last(last)
+					}
+					c, err := breaker.NewCircuit("test", breaker.WithClock(clk),
+						breaker.WithTrip(breaker.FailureRate(float64(percent)/100, least, window)))
+					if err != nil {
+						t.Fatal(err)
+					}
+					var model rateModel
+					now := time.Duration(0)
+					for i := range 100 {
+						step := time.Duration(rapid.SampledFrom([]int{0, 0, 0, 1, 500, 1000, 3000, 20000}).Draw(t, "step")) * time.Millisecond
+						if step > 0 && timed {
+							now += step
+							clk.ns.Store(int64(now))
+						}
+						failed := rapid.Bool().Draw(t, "failed")
+						err := error(nil)
+						if failed {
+							err = errBoom
+						}
+						_ = c.Run(context.Background(), func(context.Context) error { return err })
+						model.add(now, failed)
+						want := breaker.Closed
+						if model.trips(now, last, n, least, percent) {
+							want = breaker.Open
+						}
+						if got := c.State(); got != want {
+							t.Fatalf("after call %d (failed: %v) at %v: %v, want %v", i, failed, now, got, want)
+						}
+						if want == breaker.Open {
+							c.Reset()
+							model = rateModel{}
+						}
+					}
+				})
+			})
+		})
+	}
+}
+
+func TestBC19_AtTheThresholdTrips(t *testing.T) {
+	for name, window := range map[string]breaker.Window{"calls": breaker.LastCalls(100), "time": breaker.Last(time.Minute)} {
+		t.Run(name, func(t *testing.T) {
+			bothClocks(t, func(w *world) {
+				for p := 1; p <= 100; p++ {
+					for failures, want := range map[int]breaker.State{p: breaker.Open, p - 1: breaker.Closed} {
+						r := w.r0(breaker.WithTrip(breaker.FailureRate(float64(p)/100, 100, window)))
+						r.ok(100 - failures)
+						r.fail(failures)
+						require.Equal(w, want, r.c.State(), "%d%% with %d failures of 100", p, failures)
+					}
+				}
+			})
+		})
+		t.Run(name+", failures first", func(t *testing.T) {
+			bothClocks(t, func(w *world) {
+				for p := 1; p <= 100; p++ {
+					for failures, want := range map[int]breaker.State{p: breaker.Open, p - 1: breaker.Closed} {
+						r := w.r0(breaker.WithTrip(breaker.FailureRate(float64(p)/100, 100, window)))
+						r.fail(failures)
+						if failures < 100 {
+							r.state(breaker.Closed) // fewer than the minimum
+						}
+						r.ok(100 - failures)
+						require.Equal(w, want, r.c.State(), "%d%% with %d failures of 100", p, failures)
+					}
+				}
+			})
+		})
+	}
+	t.Run("rates that no fraction of two can hold", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			for rate, of := range map[float64][2]int{0.57: {57, 100}, 0.29: {29, 100}, 1.0 / 3: {1, 3}, 0.1: {1, 10}, 0.07: {7, 100}, 0.001: {1, 1000}} {
+				r := w.r0(breaker.WithTrip(breaker.FailureRate(rate, of[1], breaker.LastCalls(of[1]))))
+				r.ok(of[1] - of[0])
+				r.fail(of[0] - 1)
+				r.state(breaker.Closed)
+				r.fail(1)
+				require.Equal(w, breaker.Open, r.c.State(), "%v", rate)
+			}
+		})
+	})
+	t.Run("slow calls", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			for slow, want := range map[int]breaker.State{57: breaker.Open, 56: breaker.Closed} {
+				r := w.r0(breaker.WithTrip(breaker.SlowCallRate(time.Second, 0.57, 100, breaker.LastCalls(100))))
+				r.ok(100 - slow)
+				var gates []*gate
+				for range slow {
+					gates = append(gates, r.gate())
+				}
+				w.add(time.Second) // that long, or longer
+				for _, g := range gates {
+					r.state(breaker.Closed)
+					g.finish(nil)
+				}
+				r.state(want)
+				require.EqualValues(w, slow, r.c.Snapshot().Totals.Slow)
+				require.Zero(w, r.c.Snapshot().Totals.Failures)
+			}
+		})
+	})
+}
+
+func TestBC20_OutageSlowerThanTheWindowOpens(t *testing.T) {
+	const window = 5 * time.Second
+	for name, policy := range map[string]breaker.Option{
+		"failure window": breaker.WithFailureWindow(window),
+		"failure count":  breaker.WithTrip(breaker.FailureCount(3, window)),
+		"rate":           breaker.WithTrip(breaker.FailureRate(0.5, 3, breaker.Last(window))),
+		"rate of calls":  breaker.WithTrip(breaker.FailureRate(0.5, 3, breaker.LastCalls(10))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, byDo, func(w *world) {
+				r := w.r0(policy, breaker.WithOpenTimeout(time.Minute))
+				var workers sync.WaitGroup
+				for range 4 {
+					workers.Go(func() {
+						for range 5 {
+							_, _ = r.b.Do(context.Background(), func(context.Context) (int, error) {
+								r.ran.Add(1)
+								<-time.After(8 * time.Second)
+								return 0, errBoom
+							})
+						}
+					})
+				}
+				workers.Wait()
+				require.Equal(w, []string{"closed>open at 8s: threshold reached"}, r.steps())
+				require.LessOrEqual(w, r.ran.Load(), int64(6), "two may have begun anew before the third failure, at 8s")
+			})
+		})
+	}
+	t.Run("a quiet time after many successes does not blunt it", func(t *testing.T) {
+		for _, quiet := range []time.Duration{0, 50 * time.Millisecond, time.Second, 9 * time.Second, 10 * time.Second, 100 * time.Second, time.Hour} {
+			for _, before := range []int{10, 64, 100, 1000, 1007, 20_000} {
+				t.Run(fmt.Sprintf("%d, %v", before, quiet), func(t *testing.T) {
+					bothClocks(t, func(w *world) {
+						const window = 10 * time.Second
+						r := w.r0(breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(window))))
+						r.ok(before)
+						w.add(quiet)
+						needed := 20 // when the successes have left the window
+						if quiet < window {
+							needed = max(before, 20-before)
+						}
+						for range needed - 1 {
+							r.fail(1)
+							require.Equal(w, breaker.Closed, r.c.State())
+						}
+						r.fail(1)
+						require.Equal(w, breaker.Open, r.c.State())
+					})
+				})
+			}
+		}
+	})
+	t.Run("successes that trickle are filed at their time", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			r := w.r0(breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(10*time.Second))))
+			r.ok(1000) // a burst, after which a busy circuit reads its clock less often
+			for range 15 {
+				w.add(100 * time.Millisecond)
+				r.ok(1)
+			}
+			w.at(10 * time.Second) // the burst has left, the trickle has not
+			r.fail(14)
+			r.state(breaker.Closed)
+			r.fail(1)
+			r.state(breaker.Open)
+		})
+	})
+}
+
+func TestBC22_MinimumAboveTheWindowIsRefused(t *testing.T) {
+	for _, trip := range []breaker.TripCondition{
+		breaker.FailureRate(0.5, 10, breaker.LastCalls(5)),
+		breaker.SlowCallRate(time.Second, 0.5, 10, breaker.LastCalls(5)),
+	} {
+		_, err := breaker.NewCircuit("test", breaker.WithTrip(trip))
+		require.ErrorContains(t, err, "MinCalls")
+		require.ErrorContains(t, err, "LastCalls")
+		require.ErrorContains(t, err, "10")
+		require.ErrorContains(t, err, "5")
+	}
+	t.Run("a minimum below the window does not wait for it to fill", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			for _, window := range []breaker.Window{breaker.LastCalls(5), breaker.LastCalls(100), breaker.LastCalls(1 << 24), breaker.Last(time.Hour)} {
+				r := w.r0(breaker.WithTrip(breaker.FailureRate(0.5, 5, window)))
+				r.fail(4)
+				r.state(breaker.Closed)
+				r.fail(1)
+				r.state(breaker.Open)
+			}
+		})
+	})
+}
+
+func TestBC56_SuccessBetweenThresholdAndOpening(t *testing.T) {
+	guard(t, patience, func() {
+		for range 2000 {
+			rec := newRecorder()
+			c := breaker.Must(breaker.NewCircuit("test", breaker.WithFailureThreshold(3), breaker.WithHooks(rec.hooks())))
+			call := func(err error) { _ = c.Run(context.Background(), func(context.Context) error { return err }) }
+			call(errBoom)
+			call(errBoom)
+			var race sync.WaitGroup
+			release := make(chan struct{})
+			race.Go(func() { <-release; call(errBoom) })
+			race.Go(func() { <-release; call(nil) })
+			close(release)
+			race.Wait()
+			s := c.Snapshot()
+			switch s.State {
+			case breaker.Open: // the failure was first, or the success was rejected
+				require.Len(t, rec.list(), 1)
+				require.EqualValues(t, 3, rec.list()[0].Counts.ConsecutiveFailures)
+			case breaker.Closed: // the success was first
+				require.Empty(t, rec.list())
+				require.LessOrEqual(t, s.ConsecutiveFailures, uint64(1))
+			default:
+				t.Fatalf("%v", s.State)
+			}
+		}
+	})
+}
+
+func TestBC56_VerdictOfAnEarlierTimeIsVoid(t *testing.T) {
+	bothClocks(t, func(w *world) {
+		var r *rig
+		verdicts := 0
+		r = w.r0(breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(c breaker.Counts) bool {
+			verdicts++
+			if c.Failures == 2 {
+				r.c.Reset() // the stay that the verdict is about has ended
+				return true
+			}
+			return false
+		})))
+		r.fail(2)
+		r.state(breaker.Closed)
+		require.Equal(w, 2, verdicts)
+		require.Empty(w, r.steps())
+		require.Zero(w, r.c.Snapshot().Counts)
+	})
+	t.Run("while it is still out", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			deciding, decide := make(chan struct{}), make(chan struct{})
+			var once sync.Once
+			r := w.r0(breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(breaker.Counts) bool {
+				wait := false
+				once.Do(func() { wait = true })
+				if wait {
+					close(deciding)
+					<-decide
+				}
+				return wait
+			})))
+			var deciding1 sync.WaitGroup
+			deciding1.Go(func() { _ = r.c.Run(context.Background(), func(context.Context) error { return errBoom }) })
+			<-deciding
+			r.c.Trip(nil)
+			r.c.OfferProbe()
+			r.ok(1)
+			r.state(breaker.Closed)
+			close(decide)
+			deciding1.Wait()
+			r.state(breaker.Closed)
+			require.Len(w, r.steps(), 3)
+		})
+	})
+	t.Run("its counts hold the call that it is asked after", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			if w.way.name == byPolicy.name {
+				return
+			}
+			var got []breaker.Counts
+			r := w.r0(breaker.WithIgnore(errClient), breaker.WithTrip(
+				breaker.TripWhen(breaker.LastCalls(3), func(breaker.Counts) bool { panic("the first of two") }),
+				breaker.TripWhen(breaker.LastCalls(3), func(c breaker.Counts) bool { got = append(got, c); return c.ConsecutiveFailures == 3 }),
+			))
+			r.ok(2)
+			r.fail(1)
+			r.failWith(errClient)
+			r.fail(1)
+			r.state(breaker.Closed)
+			r.fail(1)
+			r.state(breaker.Open)
+			require.Equal(w, []breaker.Counts{
+				{Successes: 1, ConsecutiveSuccesses: 1},
+				{Successes: 2, ConsecutiveSuccesses: 2},
+				{Successes: 2, Failures: 1, ConsecutiveFailures: 1},
+				{Successes: 2, Failures: 1, Ignored: 1, ConsecutiveFailures: 1},
+				{Successes: 1, Failures: 2, Ignored: 1, ConsecutiveFailures: 2},
+				{Failures: 3, Ignored: 1, ConsecutiveFailures: 3},
+			}, got)
+		})
+	})
+}
+
+func TestK01_NewCircuitIsClosedAndPassesEverything(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.circuit()
+		r.state(breaker.Closed)
+		r.ok(1000)
+		r.state(breaker.Closed)
+		require.EqualValues(w, 1000, r.ran.Load())
+		require.Empty(w, r.steps())
+		require.EqualValues(w, 1000, r.c.Snapshot().Totals.Successes)
+		r.idle()
+	})
+}
+
+func TestK02_ThresholdIsReachedNotExceeded(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.circuit()
+		w.at(7 * time.Second)
+		r.fail(4)
+		r.state(breaker.Closed)
+		require.Empty(w, r.steps())
+		r.fail(1)
+		r.state(breaker.Open)
+		require.Equal(w, []string{"closed>open at 7s: threshold reached"}, r.steps())
+	})
+	t.Run("any threshold", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			for _, n := range []int{1, 2, 3, 7, 100} {
+				r := w.circuit(breaker.WithFailureThreshold(n))
+				r.fail(n - 1)
+				r.state(breaker.Closed)
+				r.fail(1)
+				r.state(breaker.Open)
+			}
+		})
+	})
+}
+
+func TestK04_SuccessResetsTheRun(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.circuit()
+		r.fail(4)
+		require.EqualValues(w, 4, r.c.Snapshot().ConsecutiveFailures)
+		r.ok(1)
+		require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
+		r.fail(4)
+		r.state(breaker.Closed)
+		r.fail(1)
+		r.state(breaker.Open)
+	})
+}
+
+func TestK05_FailureWindowIsExact(t *testing.T) {
+	const minute = time.Minute
+	policies := map[string]breaker.Option{
+		"WithFailureWindow": breaker.WithFailureWindow(minute),
+		"FailureCount":      breaker.WithTrip(breaker.FailureCount(5, minute)),
+	}
+	for _, tc := range []struct {
+		name string
+		at   []int // failures, in ms
+		want breaker.State
+	}{
+		{"a: the fifth is just inside", []int{0, 15_000, 30_000, 45_000, 59_999}, breaker.Open},
+		{"b: the first has just left", []int{0, 15_000, 30_000, 45_000, 60_000}, breaker.Closed},
+		{"c: one each 50s", every(50_000, 20), breaker.Closed},
+		{"d: the window moves on", []int{0, 57_000, 58_000, 59_000, 61_000, 62_000}, breaker.Open},
+		{"d without its last", []int{0, 57_000, 58_000, 59_000, 61_000}, breaker.Closed},
+		{"all at once", []int{0, 0, 0, 0, 0}, breaker.Open},
+		{"all at once, late", []int{0, 900_000, 900_000, 900_000, 900_000, 900_000}, breaker.Open},
+		{"four each minute", []int{0, 0, 0, 0, 60_000, 60_000, 60_000, 60_000, 120_000, 120_000, 120_000, 120_000}, breaker.Closed},
+		{"one each 15s", every(15_000, 20), breaker.Closed},
+		{"one each 14.999s", every(14_999, 5), breaker.Open},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for name, policy := range policies {
+				t.Run(name, func(t *testing.T) {
+					everywhere(t, func(w *world) {
+						r := w.circuit(policy)
+						last := len(tc.at) - 1
+						r.failuresAt(tc.at[:last]...)
+						r.state(breaker.Closed)
+						r.failuresAt(tc.at[last])
+						r.state(tc.want)
+					})
+				})
+			}
+		})
+	}
+	t.Run("a success ends the run but not the count", func(t *testing.T) {
+		for name, want := range map[string]breaker.State{"WithFailureWindow": breaker.Closed, "FailureCount": breaker.Open} {
+			everywhere(t, func(w *world) {
+				r := w.circuit(policies[name])
+				r.failuresAt(0, 15_000)
+				r.ok(1)
+				r.failuresAt(30_000, 45_000, 59_999)
+				r.state(want)
+			})
+		}
+	})
+	t.Run("a nanosecond decides", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			in, out := w.circuit(policies["WithFailureWindow"]), w.circuit(policies["WithFailureWindow"])
+			in.fail(4)
+			out.fail(4)
+			w.at(minute - 1)
+			in.fail(1)
+			in.state(breaker.Open)
+			w.at(minute)
+			out.fail(1)
+			out.state(breaker.Closed)
+			require.NoError(w, out.c.Sync(context.Background())) // with a store, another circuit of the name may have failed
+			require.EqualValues(w, 1, out.c.Snapshot().ConsecutiveFailures, "only the young failure counts")
+		})
+	})
+}
+
+func TestK06_WithoutWindowSpacingDoesNotMatter(t *testing.T) {
+	policies := map[string]breaker.Option{
+		"default":             breaker.WithFailureThreshold(5),
+		"WithFailureWindow 0": breaker.WithFailureWindow(0),
+		"ConsecutiveFailures": breaker.WithTrip(breaker.ConsecutiveFailures(5)),
+		"rate of last 5":      breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(5))),
+	}
+	for name, policy := range policies {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(w *world) {
+				r := w.circuit(policy)
+				const hour = 3_600_000
+				r.failuresAt(0, hour, 2*hour, 3*hour)
+				r.state(breaker.Closed)
+				r.failuresAt(4 * hour)
+				r.state(breaker.Open)
+			})
+		})
+	}
+}
+
+func TestK25_OneTransitionPerCrossing(t *testing.T) {
+	for name, opts := range map[string][]breaker.Option{
+		"run":     nil,
+		"windows": {breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.Last(time.Minute)), breaker.FailureCount(5, time.Minute))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(w *world) {
+				r := w.circuit(opts...)
+				gates := make([]*gate, 200)
+				for i := range gates {
+					gates[i] = r.gate()
+				}
+				var all sync.WaitGroup
+				for _, g := range gates {
+					all.Go(func() { g.finish(errBoom) })
+				}
+				all.Wait()
+				r.state(breaker.Open)
+				require.Equal(w, []string{"closed>open at 0s: threshold reached"}, r.steps())
+				require.EqualValues(w, 195, r.c.Snapshot().Totals.Late)
+			})
+		})
+	}
+	t.Run("closing", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.circuit(breaker.WithSuccessThreshold(5), breaker.WithHalfOpenProbes(50))
+			r.trip()
+			w.at(30 * time.Second)
+			gates := make([]*gate, 50)
+			for i := range gates {
+				gates[i] = r.gate()
+			}
+			var all sync.WaitGroup
+			for _, g := range gates {
+				all.Go(func() { g.finish(nil) })
+			}
+			all.Wait()
+			r.state(breaker.Closed)
+			require.Len(w, r.steps(), 3)
+			r.idle()
+		})
+	})
+}
+
+func TestK30_ToleranceIsTunable(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.circuit(breaker.WithFailureThreshold(10))
+		r.fail(9)
+		r.state(breaker.Closed)
+		r.fail(1)
+		r.state(breaker.Open)
+	})
+}
+
+// Calls that take longer than the window, all of them failing, were dropped with the period that they began in.
+func TestFault_FailuresSlowerThanTheWindowAreSeen(t *testing.T) {
+	for name, policy := range map[string]breaker.Option{
+		"failure window": breaker.WithFailureWindow(time.Second),
+		"failure count":  breaker.WithTrip(breaker.FailureCount(3, time.Second)),
+		"rate":           breaker.WithTrip(breaker.FailureRate(0.5, 3, breaker.Last(time.Second))),
+		"user's own":     breaker.WithTrip(breaker.TripWhen(breaker.Last(time.Second), func(c breaker.Counts) bool { return c.Failures >= 3 })),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothClocks(t, func(w *world) {
+				r := w.r0(policy)
+				var gates []*gate
+				for range 200 {
+					gates = append(gates, r.gate())
+				}
+				w.at(2 * time.Second)
+				for i, g := range gates {
+					g.finish(errBoom)
+					require.Equal(w, i >= 2, r.c.State() == breaker.Open, "after failure %d", i+1)
+				}
+				require.Len(w, r.steps(), 1)
+			})
+		})
+	}
+}
+
+// The run of failures lost those that left a rolling window.
+func TestFault_RunOfFailuresDoesNotDecay(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.r0(breaker.WithTrip(
+			breaker.ConsecutiveFailures(5),
+			breaker.FailureRate(1, 100, breaker.Last(time.Second)),
+			breaker.FailureCount(100, time.Second),
+		))
+		for i := range 5 {
+			r.state(breaker.Closed)
+			require.EqualValues(w, i, r.c.Snapshot().ConsecutiveFailures)
+			r.fail(1)
+			w.add(time.Hour)
+		}
+		require.Len(w, r.steps(), 1)
+	})
+}
+
+// A rate was rounded to two places: 9.5 % tripped at 10 %.
+func TestFault_RatesAreNotRounded(t *testing.T) {
+	for _, tc := range []struct {
+		rate            float64
+		failures, calls int
+		want            breaker.State
+	}{
+		{0.1, 19, 200, breaker.Closed},
+		{0.1, 20, 200, breaker.Open},
+		{0.1, 999, 10_000, breaker.Closed},
+		{0.1, 1000, 10_000, breaker.Open},
+		{0.005, 49, 10_000, breaker.Closed},
+		{0.005, 50, 10_000, breaker.Open},
+		{0.0001, 0, 10_000, breaker.Closed},
+		{0.0001, 1, 10_000, breaker.Open},
+		{0.333333, 3333, 10_000, breaker.Closed},
+		{0.333333, 3334, 10_000, breaker.Open},
+	} {
+		t.Run(fmt.Sprintf("%d of %d at %v", tc.failures, tc.calls, tc.rate), func(t *testing.T) {
+			bothClocks(t, func(w *world) {
+				for _, window := range []breaker.Window{breaker.LastCalls(tc.calls), breaker.Last(time.Minute)} {
+					r := w.r0(breaker.WithTrip(breaker.FailureRate(tc.rate, tc.calls, window)))
+					call := func(n int, err error) {
+						for range n {
+							_ = r.c.Run(context.Background(), func(context.Context) error { return err })
+						}
+					}
+					call(tc.calls-tc.failures, nil)
+					call(tc.failures, errBoom)
+					r.state(tc.want)
+				}
+			})
+		})
+	}
+}
+
+// A rate of two thirds was not reached by two of three.
+func TestFault_RatesThatAreNoDecimals(t *testing.T) {
+	for d := 2; d <= 40; d++ {
+		for n := 1; n <= d; n++ {
+			for _, less := range []int{0, 1} {
+				if n == less {
+					continue
+				}
+				c := breaker.Must(breaker.NewCircuit("c", breaker.WithTrip(breaker.FailureRate(float64(n)/float64(d), d, breaker.LastCalls(d)))))
+				for i := range d {
+					err := errBoom
+					if i < d-n+less {
+						err = nil
+					}
+					_ = c.Run(context.Background(), func(context.Context) error { return err })
+				}
+				require.Equal(t, less == 0, c.State() == breaker.Open, "%d of %d at a rate of %d/%d", n-less, d, n, d)
+			}
+		}
+	}
+}
