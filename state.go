@@ -32,17 +32,18 @@ const (
 // Outcome is what one call says about the dependency. The zero value is Success.
 type Outcome uint8
 
-// The three outcomes.
+// The four outcomes.
 const (
 	Success Outcome = iota
 	Failure
-	Ignored // says nothing about the dependency: neither counted for nor against it; a probe slot is handed back
+	Ignored  // says nothing about the dependency: neither counted for nor against it; a probe slot is handed back
+	Answered // the dependency answered, though not with what was asked for: a Success that does not end a run of failures
 )
 
 var (
 	stateNames   = []string{"closed", "half-open", "open"}
 	modeNames    = []string{"auto", "forced-open", "forced-closed", "shadow"}
-	outcomeNames = []string{"success", "failure", "ignored"}
+	outcomeNames = []string{"success", "failure", "ignored", "answered"}
 )
 
 func (s State) String() string   { return nameOf(stateNames, uint8(s), "State") }
