@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
-	"slices"
 	"time"
 )
 
@@ -383,102 +381,4 @@ func (b *Breaker[T]) classify(ctx context.Context, v T, err error, overran bool)
 		o = validOutcome(s.classify(err))
 	}
 	return o
-}
-
-// rejection reports whether an error is a circuit's or limiter's refusal to call. It is errors.Is for both targets at
-// once, which saves every failure 5 ns.
-func rejection(err error) bool {
-	for err != nil {
-		if err == ErrOpen || err == ErrTooManyInFlight {
-			return true
-		}
-		if e, ok := err.(interface{ Is(error) bool }); ok && (e.Is(ErrOpen) || e.Is(ErrTooManyInFlight)) {
-			return true
-		}
-		switch e := err.(type) {
-		case interface{ Unwrap() error }:
-			err = e.Unwrap()
-		case interface{ Unwrap() []error }:
-			return slices.ContainsFunc(e.Unwrap(), rejection)
-		default:
-			return false
-		}
-	}
-	return false
-}
-
-func (c *Circuit) countRescue(kind Rescue) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r := c.rareLocked()
-	if r.rescues == nil {
-		r.rescues = make(map[Rescue]uint64)
-	}
-	r.rescues[kind]++
-}
-
-func (c *Circuit) countRetry() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.rareLocked().retries++
-}
-
-// Detach wraps a function that may ignore its context. It runs fn in a goroutine of its own, with a context that ends
-// after d, and returns when fn does or when that context ends, with the context's error. What fn brings later is
-// dropped. A panic in fn comes out of the caller; after the caller has gone, it is contained and logged by
-// [slog.Default]. If fn ends its goroutine with runtime.Goexit, the error is [ErrGoexit]. d must be above 0 and fn not
-// nil, otherwise every call returns an error.
-func Detach[T any](d time.Duration, fn func(context.Context) (T, error)) func(context.Context) (T, error) {
-	var f faults
-	f.positive("Detach", d)
-	if fn == nil {
-		f = append(f, ErrNilFunc)
-	}
-	if err := f.err(); err != nil {
-		return func(context.Context) (v T, _ error) { return v, err }
-	}
-	return func(ctx context.Context) (T, error) {
-		ctx, cancel := context.WithTimeout(ctx, d)
-		defer cancel()
-		return detached(ctx, fn)
-	}
-}
-
-// ending is how a detached function ended.
-type ending[T any] struct {
-	value    T
-	err      error
-	panicked bool
-	panic    any
-}
-
-func detached[T any](ctx context.Context, fn func(context.Context) (T, error)) (v T, err error) {
-	ends := make(chan ending[T])
-	go func() {
-		e := ending[T]{err: ErrGoexit, panicked: true}
-		defer func() {
-			if e.panicked {
-				e.panic = recover()
-				e.panicked = e.panic != nil
-			}
-			select {
-			case ends <- e:
-			case <-ctx.Done():
-				if e.panicked {
-					slog.Default().Error("breaker: panic in a detached function after its deadline", "panic", fmt.Sprint(e.panic))
-				}
-			}
-		}()
-		e.value, e.err = fn(ctx)
-		e.panicked = false
-	}()
-	select {
-	case e := <-ends:
-		if e.panicked {
-			panic(e.panic)
-		}
-		return e.value, e.err
-	case <-ctx.Done():
-		return v, ctx.Err()
-	}
 }

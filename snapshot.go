@@ -99,37 +99,6 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 	return snap, last
 }
 
-// liveCountsLocked is the counts of the first rule's window that has one, while closed; those of the epoch otherwise.
-func (c *Circuit) liveCountsLocked(s *settings) Counts {
-	if n, ok := c.sharedCountsLocked(s); ok {
-		return n
-	}
-	n := c.epochCountsLocked(s)
-	if c.m.state != Closed || c.memory == nil {
-		return n
-	}
-	for i := range s.trips.rules {
-		r := &s.trips.rules[i]
-		if r.TripCondition.window != (Window{}) {
-			return c.windowCountsLocked(s, r)
-		}
-		if r.kind == tripCount {
-			n.Failures = uint64(c.memory.recent[r.recent].within(c.m.now, int64(r.within)))
-			return n
-		}
-	}
-	return n
-}
-
-func (c *Circuit) totalsLocked() Totals {
-	t := Totals{Successes: c.oks + c.successesLocked(), Failures: c.failures, Rejected: c.rejectedLocked()}
-	if r := c.rare; r != nil {
-		t.Ignored, t.Slow, t.Late, t.Panics, t.Retries, t.Rescues = r.ignored, r.slow, r.late, r.panics, r.retries, maps.Clone(r.rescues)
-	}
-	t.Calls = t.Successes + t.Failures + t.Ignored
-	return t
-}
-
 // faults reports what no circuit can have said.
 func (s *Snapshot) faults(f *faults) {
 	if int(s.State) >= len(stateNames) {
