@@ -20,8 +20,8 @@ type call struct {
 // admit lets a call pass or returns why not. Closed and undisturbed, it is one load and one add.
 func (c *Circuit) admit(ctx context.Context, k *call) error {
 	w := c.word.Load()
-	if w&wordPlain == 0 {
-		if err := c.shutOut(ctx); err != nil {
+	if w&wordFast == 0 {
+		if err := c.rejectCached(ctx); err != nil {
 			return err
 		}
 		return c.admitSlow(ctx, k, w)
@@ -33,29 +33,29 @@ func (c *Circuit) admit(ctx context.Context, k *call) error {
 // enter admits a call without the lock.
 func (k *call) enter(c *Circuit, w uint64) {
 	k.word, k.cell = w, c.counters()
-	if w&wordTrack != 0 {
+	if w&wordCountStarts != 0 {
 		k.cell.started.Add(1)
 	}
 }
 
 // shut is a rejection that holds until a time.
-type shut struct {
+type cachedRejection struct {
 	err     *OpenError
-	refused refusal
+	refusal refusal
 	until   int64
-	quick   bool // nobody wants to be told, and time.Since(base) is the time
+	fast    bool // nobody wants to be told, and time.Since(base) is the time
 	base    time.Time
 	time    *timeline
-	tell    *settings // whose Reject hooks want to know; nil: nobody does
+	notify  *settings // whose Reject hooks want to know; nil: nobody does
 }
 
 // now is the time where it is quick.
-func (sh *shut) now() int64 { return int64(time.Since(sh.base)) }
+func (sh *cachedRejection) now() int64 { return int64(time.Since(sh.base)) }
 
-// shutOut rejects a call where a rejection given before still holds. It takes no lock, and nearly all of its time is the
+// rejectCached rejects a call where a rejection given before still holds. It takes no lock, and nearly all of its time is the
 // clock's.
-func (c *Circuit) shutOut(ctx context.Context) error {
-	sh := c.shut.Load()
+func (c *Circuit) rejectCached(ctx context.Context) error {
+	sh := c.cachedRejection.Load()
 	if sh == nil {
 		return nil
 	}
@@ -72,16 +72,16 @@ func (c *Circuit) shutOut(ctx context.Context) error {
 	}
 	cl := c.counters()
 	if n := cl.rejected.Load(); !cl.rejected.CompareAndSwap(n, n+1) {
-		c.rejectedAnew(cl)
+		c.retryCountRejection(cl)
 	}
-	if sh.tell != nil {
-		sh.tell.rejected(ctx, sh.err)
+	if sh.notify != nil {
+		sh.notify.notifyReject(ctx, sh.err)
 	}
 	return sh.err
 }
 
-// rejectedAnew counts a rejection that has met another call at its counter.
-func (c *Circuit) rejectedAnew(cl *cell) {
+// retryCountRejection counts a rejection that has met another call at its counter.
+func (c *Circuit) retryCountRejection(cl *cell) {
 	c.contended()
 	cl.rejected.Add(1)
 }
@@ -95,12 +95,12 @@ func (c *Circuit) admitSlow(ctx context.Context, k *call, w uint64) error {
 		c.counters().started.Add(1)
 		return nil
 	}
-	return c.admitLocking(ctx, k, now)
+	return c.admitUnderLock(ctx, k, now)
 }
 
-func (c *Circuit) admitLocking(ctx context.Context, k *call, now int64) error {
+func (c *Circuit) admitUnderLock(ctx context.Context, k *call, now int64) error {
 	var fx effects
-	e := event{kind: evAdmit, now: now}
+	e := event{kind: eventAdmit, now: now}
 	c.mu.Lock()
 	s := c.load()
 	for s.sharing != nil {
@@ -136,7 +136,7 @@ func (c *Circuit) admitLocking(ctx context.Context, k *call, now int64) error {
 		c.counters().rejected.Add(1)
 	}
 	if n != nil || s.onReject && err != nil {
-		c.announce(ctx, s, k, n, err, pass)
+		c.notifyAdmission(ctx, s, k, n, err, pass)
 	}
 	if pass {
 		return nil
@@ -146,7 +146,7 @@ func (c *Circuit) admitLocking(ctx context.Context, k *call, now int64) error {
 
 // announce tells the hooks about an admission. If one of them ends the goroutine, the call will never be made: what it
 // took is handed back.
-func (c *Circuit) announce(ctx context.Context, s *settings, k *call, n *notifier, rejection error, passed bool) {
+func (c *Circuit) notifyAdmission(ctx context.Context, s *settings, k *call, n *notifier, rejection error, passed bool) {
 	told := false
 	defer func() {
 		if passed && !told {
@@ -166,17 +166,17 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 	if r == refusedInFlight {
 		return ErrTooManyInFlight
 	}
-	if sh := c.shut.Load(); sh != nil && sh.refused == r && c.m.now < sh.err.at {
+	if sh := c.cachedRejection.Load(); sh != nil && sh.refusal == r && c.m.now < sh.err.at {
 		return sh.err
 	}
 	e := &OpenError{Circuit: c.name, State: c.m.stateAt(c.m.now), Mode: c.m.mode, probes: r == refusedProbes, time: s.time}
-	if c.trouble != nil && c.m.state != Closed {
-		e.Cause = c.trouble.cause
+	if c.lastFailure != nil && c.m.state != Closed {
+		e.Cause = c.lastFailure.cause
 	}
-	sh := &shut{err: e, refused: r, until: c.nextProbeLocked(), time: s.time, base: s.time.base}
-	sh.quick = s.time.clock == nil && !s.onReject && r != refusedForced
+	sh := &cachedRejection{err: e, refusal: r, until: c.nextProbeLocked(), time: s.time, base: s.time.base}
+	sh.fast = s.time.clock == nil && !s.onReject && r != refusedForced
 	if s.onReject {
-		sh.tell = s
+		sh.notify = s
 	}
 	switch r {
 	case refusedForced:
@@ -195,13 +195,13 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 	if c.m.mode == Shadow {
 		sh.until = c.m.since // nobody is rejected without the machine
 	}
-	c.shut.Store(sh)
+	c.cachedRejection.Store(sh)
 	return e
 }
 
 // opened returns the rejection that a call would meet now because the circuit is open, and counts nothing.
-func (c *Circuit) opened() error {
-	if c.word.Load()&(wordPlain|wordTimed) != 0 {
+func (c *Circuit) openRejection() error {
+	if c.word.Load()&(wordFast|wordTimed) != 0 {
 		return nil
 	}
 	now := c.load().time.now()

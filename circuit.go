@@ -13,38 +13,38 @@ import (
 // A call on a closed circuit takes no lock: it adds to a counter. What the machine in state.go decides, it decides under
 // mu; word and shut publish as much of it as lock-free readers need.
 type Circuit struct {
-	word     atomic.Uint64            // the machine's epoch and how to pass it; see wordPlain
-	settings atomic.Pointer[settings] // the configuration in force
-	shut     atomic.Pointer[shut]     // a rejection that holds without asking the machine
-	shards   atomic.Pointer[shards]   // counters, once the one below was seen contended
-	cell     cell
-	name     string
-	clashes  atomic.Uint32 // how often two calls met at cell
+	word            atomic.Uint64                   // the machine's epoch and how to pass it; see wordFast
+	settings        atomic.Pointer[settings]        // the configuration in force
+	cachedRejection atomic.Pointer[cachedRejection] // a rejection that holds without asking the machine
+	shards          atomic.Pointer[shards]          // counters, once the one below was seen contended
+	cell            cell
+	name            string
+	contention      atomic.Uint32 // how often two calls met at cell
 
-	mu             sync.Mutex
-	watched        bool   // somebody wants to know what is in flight
-	untracked      bool   // what starts on the fast path is not counted
-	run            uint32 // failures in a row; void once successes() is not runMark
-	runMark        uint64 // this epoch's successes at the last failure
-	slowOK         uint64 // this epoch's successes besides those in the cells
-	oks            uint64 // successes before this epoch, and late ones
-	failures       uint64
-	failuresBefore uint64 // of those, the ones before this epoch and the late ones
-	m              machine
-	memory         *memory  // the trip policy's windows; nil where the run is all
-	trouble        *trouble // the last failure; nil before the first
-	rare           *rare    // what few circuits need; nil until one does
+	mu               sync.Mutex
+	watched          bool   // somebody wants to know what is in flight
+	untracked        bool   // what starts on the fast path is not counted
+	run              uint32 // failures in a row; void once successes() is not runMark
+	runMark          uint64 // this epoch's successes at the last failure
+	lockedSuccesses  uint64 // this epoch's successes besides those in the cells
+	earlierSuccesses uint64 // successes before this epoch, and late ones
+	failures         uint64
+	failuresBefore   uint64 // of those, the ones before this epoch and the late ones
+	m                machine
+	memory           *memory      // the trip policy's windows; nil where the run is all
+	lastFailure      *lastFailure // the last failure; nil before the first
+	extras           *extras      // what few circuits need; nil until one does
 }
 
 // trouble is the last failure.
-type trouble struct {
+type lastFailure struct {
 	err   error // of the present run
 	at    int64
 	cause error // whatever run it was of; once the circuit is open, what opened it
 }
 
 // rare is what most circuits never need.
-type rare struct {
+type extras struct {
 	ignored       uint64
 	ignoredBefore uint64
 	slow          uint64
@@ -138,7 +138,7 @@ func (c *Circuit) State() State {
 // Ready reports whether a call would be admitted now. It spends nothing.
 func (c *Circuit) Ready() bool {
 	s := c.load()
-	if c.word.Load()&(wordPlain|wordTimed) != 0 {
+	if c.word.Load()&(wordFast|wordTimed) != 0 {
 		return true
 	}
 	now := s.time.now()
@@ -173,26 +173,26 @@ func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 		if s.sharing != nil {
 			c.turnSharedLocked(e)
 		}
-		c.turnLocked(s, fx, err)
+		c.beginEpochLocked(s, fx, err)
 	}
 	if m.mode != mode && c.memory != nil {
 		c.memory.recheck = true
 	}
-	if (m.epoch != epoch || m.mode != mode || len(m.leases) != leases) && c.shut.Load() != nil {
-		c.shut.Store(nil)
+	if (m.epoch != epoch || m.mode != mode || len(m.leases) != leases) && c.cachedRejection.Load() != nil {
+		c.cachedRejection.Store(nil)
 	}
 	c.publishLocked(s)
 	if m.epoch != epoch { // what was in the cells has been taken out
-		c.oks += c.slowOK
-		c.slowOK = 0
+		c.earlierSuccesses += c.lockedSuccesses
+		c.lockedSuccesses = 0
 		if c.memory != nil {
-			c.memory.filed = 0
+			c.memory.transferred = 0
 		}
 	}
 }
 
-// turnLocked starts a new epoch: what happened goes to whoever wants to know, and the counts start at 0.
-func (c *Circuit) turnLocked(s *settings, fx *effects, err error) {
+// beginEpochLocked starts a new epoch: what happened goes to whoever wants to know, and the counts start at 0.
+func (c *Circuit) beginEpochLocked(s *settings, fx *effects, err error) {
 	c.endRunLocked(s)
 	var counts Counts
 	told := len(s.receivers) > 0 && !c.joiningLocked()
@@ -209,17 +209,17 @@ func (c *Circuit) turnLocked(s *settings, fx *effects, err error) {
 			c.stopHealthLocked()
 		}
 		if told {
-			c.rareLocked().notifier.add(c.transitionLocked(s, mv, counts, cause))
+			c.extrasLocked().notifier.add(c.transitionLocked(s, mv, counts, cause))
 		}
 		counts = Counts{}
 	}
-	if c.m.state == Closed && c.trouble != nil {
-		*c.trouble = trouble{}
+	if c.m.state == Closed && c.lastFailure != nil {
+		*c.lastFailure = lastFailure{}
 	}
 	c.run, c.runMark = 0, 0
 	c.failuresBefore = c.failures
-	if c.rare != nil {
-		c.rare.ignoredBefore, c.rare.slowBefore = c.rare.ignored, c.rare.slow
+	if c.extras != nil {
+		c.extras.ignoredBefore, c.extras.slowBefore = c.extras.ignored, c.extras.slow
 	}
 	if c.memory != nil {
 		c.memory.clear()
@@ -230,22 +230,22 @@ func (c *Circuit) turnLocked(s *settings, fx *effects, err error) {
 // by being the call that filled the policy's minimum; by hand, what the hand gave.
 func (c *Circuit) causeLocked(err error, mv *move) error {
 	if err != nil {
-		c.blameLocked(err, mv.at)
+		c.setLastFailureLocked(err, mv.at)
 	}
-	if c.trouble == nil {
+	if c.lastFailure == nil {
 		return nil
 	}
-	if mv.reason == byHand || mv.reason == byRemote {
-		c.trouble.cause = err
+	if mv.reason == byOperator || mv.reason == byRemote {
+		c.lastFailure.cause = err
 	}
-	return c.trouble.cause
+	return c.lastFailure.cause
 }
 
-func (c *Circuit) blameLocked(err error, now int64) {
-	t := c.trouble
+func (c *Circuit) setLastFailureLocked(err error, now int64) {
+	t := c.lastFailure
 	if t == nil {
-		t = &trouble{}
-		c.trouble = t
+		t = &lastFailure{}
+		c.lastFailure = t
 	}
 	t.err, t.at, t.cause = err, now, err
 }
@@ -262,9 +262,9 @@ func (c *Circuit) transitionLocked(s *settings, mv *move, counts Counts, cause e
 	return t
 }
 
-func (c *Circuit) rareLocked() *rare {
-	if c.rare == nil {
-		c.rare = &rare{}
+func (c *Circuit) extrasLocked() *extras {
+	if c.extras == nil {
+		c.extras = &extras{}
 	}
-	return c.rare
+	return c.extras
 }

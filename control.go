@@ -9,20 +9,20 @@ import "fmt"
 // store is away, the circuit moves alone, and Trip and Reset are made up for when the store is back.
 func (c *Circuit) Trip(cause error) {
 	s := c.load()
-	e := event{kind: evTrip, hint: int64(s.hint(cause)), random: s.openJitter()}
-	c.command(s, order{to: Open, why: byHand, event: e, cause: cause})
+	e := event{kind: eventTrip, hint: int64(s.hint(cause)), random: s.openJitter()}
+	c.command(s, order{to: Open, why: byOperator, event: e, cause: cause})
 }
 
 // Reset closes the circuit and forgets its counts, its windows and its open backoff. The results of calls still pending
 // count in the totals only. It does not touch the mode or the totals.
 func (c *Circuit) Reset() {
-	c.command(c.load(), order{to: Closed, why: byHand, event: event{kind: evReset}})
+	c.command(c.load(), order{to: Closed, why: byOperator, event: event{kind: eventReset}})
 }
 
 // OfferProbe makes an open circuit half-open before its time, as when a health check has passed. In other states it
 // changes nothing.
 func (c *Circuit) OfferProbe() {
-	c.command(c.load(), order{to: HalfOpen, why: byHealthCheck, event: event{kind: evOffer}})
+	c.command(c.load(), order{to: HalfOpen, why: byHealthCheck, event: event{kind: eventOfferProbe}})
 }
 
 // SetMode sets the mode. The machine keeps its state underneath.
@@ -31,18 +31,18 @@ func (c *Circuit) SetMode(m Mode) {
 	if int(m) >= len(modeNames) {
 		panic(fmt.Sprintf("breaker: SetMode: must be a Mode, got %d", uint8(m)))
 	}
-	c.operate(s, event{kind: evSetMode, mode: m}, nil)
+	c.applyCommand(s, event{kind: eventSetMode, mode: m}, nil)
 }
 
 // command carries out an operator's move: the store's where there is one, or else the circuit's own.
 func (c *Circuit) command(s *settings, o order) {
 	if s.sharing == nil || !c.order(o) {
-		c.operate(s, o.event, o.cause)
+		c.applyCommand(s, o.event, o.cause)
 	}
 }
 
 // operate carries out a manual operation.
-func (c *Circuit) operate(s *settings, e event, cause error) {
+func (c *Circuit) applyCommand(s *settings, e event, cause error) {
 	e.now = s.time.now()
 	var fx effects
 	c.mu.Lock()
@@ -65,39 +65,39 @@ func (c *Circuit) Configure(opts ...Option) error {
 		if err := d.faults.err(); err != nil {
 			return err
 		}
-		if c.adopt(old, newSettings(&d, old.time)) {
+		if c.swapSettings(old, newSettings(&d, old.time)) {
 			return nil
 		}
 	}
 }
 
 // put makes c adopt settings whatever it has.
-func (c *Circuit) put(s *settings) {
-	for !c.adopt(c.load(), s) {
+func (c *Circuit) replaceSettings(s *settings) {
+	for !c.swapSettings(c.load(), s) {
 		continue
 	}
 }
 
 // adopt puts new settings in the place of the old ones, unless those have been replaced meanwhile.
-func (c *Circuit) adopt(old, s *settings) bool {
+func (c *Circuit) swapSettings(old, s *settings) bool {
 	now := s.time.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.settings.Load() != old {
 		return false
 	}
-	c.fileLocked(old, now)
+	c.transferLocked(old, now)
 	c.endRunLocked(old)
 	c.memory = c.memory.carry(old.trips, s.trips)
 	if c.memory != nil {
-		c.memory.filed = c.inCellsLocked()
+		c.memory.transferred = c.inCellsLocked()
 		c.memory.recheck = true
 	}
 	if s.draft.cfg.Mode != old.draft.cfg.Mode {
 		c.m.mode = s.draft.cfg.Mode
 	}
 	c.settings.Store(s)
-	c.shut.Store(nil)
+	c.cachedRejection.Store(nil)
 	c.publishLocked(s)
 	if c.m.state == Open {
 		if s.draft.cfg.HealthCheck != old.draft.cfg.HealthCheck || s.draft.healths != old.draft.healths {
@@ -113,7 +113,7 @@ func (c *Circuit) adopt(old, s *settings) bool {
 func (c *Circuit) Close() error {
 	s := c.load()
 	c.mu.Lock()
-	c.rareLocked().closed = true
+	c.extrasLocked().closed = true
 	c.stopHealthLocked()
 	c.mu.Unlock()
 	if s.sharing != nil {

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// cell counts what happens without the lock. ok carries in its upper 16 bits those of the word from wordTag on, so
+// cell counts what happens without the lock. ok carries in its upper 16 bits those of the word from wordTagShift on, so
 // that a success is counted under the word that admitted it or not at all.
 type cell struct {
 	started  atomic.Uint64
@@ -34,8 +34,8 @@ type paddedCell struct {
 }
 
 const (
-	clashesToShard = 32 // a circuit that is called seldom should not grow by a chance meeting
-	maxShards      = 64
+	contentionToShard = 32 // a circuit that is called seldom should not grow by a chance meeting
+	maxShards         = 64
 )
 
 func newShards(tag uint64) *shards {
@@ -66,13 +66,13 @@ func (c *Circuit) counters() *cell {
 
 // contended is told when two calls have met at a counter.
 func (c *Circuit) contended() {
-	if c.clashes.Add(1) != clashesToShard {
+	if c.contention.Add(1) != contentionToShard {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.shards.Load() == nil {
-		c.shards.Store(newShards(tagOf(c.word.Load())))
+		c.shards.Store(newShards(cellTag(c.word.Load())))
 	}
 }
 
@@ -95,7 +95,7 @@ func (c *Circuit) inCellsLocked() uint64 {
 }
 
 // successesLocked is this epoch's successes.
-func (c *Circuit) successesLocked() uint64 { return c.inCellsLocked() + c.slowOK }
+func (c *Circuit) successesLocked() uint64 { return c.inCellsLocked() + c.lockedSuccesses }
 
 func (c *Circuit) rejectedLocked() uint64 {
 	return c.sumLocked(func(cl *cell) uint64 { return cl.rejected.Load() })
@@ -104,12 +104,12 @@ func (c *Circuit) rejectedLocked() uint64 {
 // inFlightLocked is what was seen to start and has not finished. It reads the ends first, so that it is never below the
 // truth.
 func (c *Circuit) inFlightLocked() int64 {
-	ended := c.oks + c.slowOK + c.failures
-	if c.word.Load()&wordTrack != 0 {
+	ended := c.earlierSuccesses + c.lockedSuccesses + c.failures
+	if c.word.Load()&wordCountStarts != 0 {
 		ended += c.inCellsLocked()
 	}
-	if c.rare != nil {
-		ended += c.rare.ignored
+	if c.extras != nil {
+		ended += c.extras.ignored
 	}
 	started := c.sumLocked(func(cl *cell) uint64 { return cl.started.Load() })
 	return int64(started - ended)

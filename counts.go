@@ -21,27 +21,27 @@ func (c Counts) Rate() float64 {
 	return float64(c.Failures) / n
 }
 
-// fileLocked enters the successes of the fast path into the windows.
-func (c *Circuit) fileLocked(s *settings, now int64) { c.fileOwnLocked(s, now, 0) }
+// transferLocked enters the successes of the fast path into the windows.
+func (c *Circuit) transferLocked(s *settings, now int64) { c.transferAsOfLocked(s, now, 0) }
 
-// fileOwnLocked is fileLocked for a caller that knows own of these successes to be of this moment.
-func (c *Circuit) fileOwnLocked(s *settings, now int64, own uint64) {
+// transferAsOfLocked is transferLocked for a caller that knows own of these successes to be of this moment.
+func (c *Circuit) transferAsOfLocked(s *settings, now int64, own uint64) {
 	if c.memory == nil || len(c.memory.windows) == 0 {
 		return
 	}
 	now = max(c.m.now, now)
-	n := c.inCellsLocked() - c.memory.filed
+	n := c.inCellsLocked() - c.memory.transferred
 	own = min(own, n)
-	c.memory.file(c.memory.filingTime(s, now), n-own)
-	c.memory.file(now, own)
+	c.memory.addSuccesses(c.memory.transferTime(s, now), n-own)
+	c.memory.addSuccesses(now, own)
 }
 
 // epochCountsLocked is what the present epoch has counted.
 func (c *Circuit) epochCountsLocked(s *settings) Counts {
 	n := Counts{Successes: c.successesLocked(), Failures: c.failures - c.failuresBefore}
-	if c.rare != nil {
-		n.Ignored = c.rare.ignored - c.rare.ignoredBefore
-		n.Slow = c.rare.slow - c.rare.slowBefore
+	if c.extras != nil {
+		n.Ignored = c.extras.ignored - c.extras.ignoredBefore
+		n.Slow = c.extras.slow - c.extras.slowBefore
 	}
 	c.runsLocked(s, &n)
 	return n
@@ -54,7 +54,7 @@ func (c *Circuit) runsLocked(s *settings, n *Counts) {
 	case c.m.state == HalfOpen:
 		n.ConsecutiveSuccesses = uint64(c.m.progress)
 	case c.run > 0 && c.runMark == ok:
-		n.ConsecutiveFailures = uint64(c.memory.youngRun(s, c.m.now, c.run))
+		n.ConsecutiveFailures = uint64(c.memory.recentRun(s, c.m.now, c.run))
 	default:
 		n.ConsecutiveSuccesses = ok - c.runMark
 	}
@@ -101,8 +101,8 @@ func (c *Circuit) liveCountsLocked(s *settings) Counts {
 }
 
 func (c *Circuit) totalsLocked() Totals {
-	t := Totals{Successes: c.oks + c.successesLocked(), Failures: c.failures, Rejected: c.rejectedLocked()}
-	if r := c.rare; r != nil {
+	t := Totals{Successes: c.earlierSuccesses + c.successesLocked(), Failures: c.failures, Rejected: c.rejectedLocked()}
+	if r := c.extras; r != nil {
 		t.Ignored, t.Slow, t.Late, t.Panics, t.Retries, t.Rescues = r.ignored, r.slow, r.late, r.panics, r.retries, maps.Clone(r.rescues)
 	}
 	t.Calls = t.Successes + t.Failures + t.Ignored
@@ -112,7 +112,7 @@ func (c *Circuit) totalsLocked() Totals {
 func (c *Circuit) countRescue(kind Rescue) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := c.rareLocked()
+	r := c.extrasLocked()
 	if r.rescues == nil {
 		r.rescues = make(map[Rescue]uint64)
 	}
@@ -122,5 +122,5 @@ func (c *Circuit) countRescue(kind Rescue) {
 func (c *Circuit) countRetry() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.rareLocked().retries++
+	c.extrasLocked().retries++
 }

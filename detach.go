@@ -29,7 +29,7 @@ func Detach[T any](d time.Duration, fn func(context.Context) (T, error)) func(co
 }
 
 // ending is how a detached function ended.
-type ending[T any] struct {
+type detachedResult[T any] struct {
 	value    T
 	err      error
 	panicked bool
@@ -37,9 +37,9 @@ type ending[T any] struct {
 }
 
 func detached[T any](ctx context.Context, fn func(context.Context) (T, error)) (v T, err error) {
-	ends := make(chan ending[T])
+	ends := make(chan detachedResult[T])
 	go func() {
-		e := ending[T]{err: ErrGoexit, panicked: true}
+		e := detachedResult[T]{err: ErrGoexit, panicked: true}
 		defer func() {
 			if e.panicked {
 				e.panic = recover()

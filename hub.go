@@ -115,7 +115,7 @@ func (h *hub) join(c *Circuit) {
 		h.members[name] = l
 	}
 	l.all = append(l.all, p)
-	c.rare.share.line = l
+	c.extras.share.line = l
 	runtime.AddCleanup(c, func(p weak.Pointer[Circuit]) { h.forget(name, p) }, p)
 }
 
@@ -412,7 +412,7 @@ func (h *hub) want(c *Circuit, u urgency) {
 	}
 	at := h.time.now()
 	if u < promptly {
-		at = max(at, c.rare.share.flushedAt.Load()+int64(spacing))
+		at = max(at, c.extras.share.flushedAt.Load()+int64(spacing))
 	}
 	if u == soon {
 		at += int64(c.load().sharing.flushEvery)
@@ -468,7 +468,7 @@ func (h *hub) nextDue(latest int64) int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for c, at := range h.due {
-		if !c.rare.share.line.away.Load() {
+		if !c.extras.share.line.away.Load() {
 			latest = min(latest, at)
 		}
 	}
@@ -486,7 +486,7 @@ func (h *hub) flush(now int64) {
 	h.resync = false
 	var due []*Circuit
 	for c, at := range h.due {
-		if at <= now && !c.rare.share.line.away.Load() {
+		if at <= now && !c.extras.share.line.away.Load() {
 			due = append(due, c)
 			delete(h.due, c)
 		}
@@ -506,7 +506,7 @@ func (h *hub) reportFor(all []*Circuit) {
 	var speakers []*Circuit
 	for _, c := range all {
 		switch {
-		case h.gone(), c.rare.share.line.away.Load():
+		case h.gone(), c.extras.share.line.away.Load():
 			h.put(c)
 			continue
 		case !c.takeTurn():
@@ -518,7 +518,7 @@ func (h *hub) reportFor(all []*Circuit) {
 			h.pass(c, err)
 			continue
 		}
-		c.rare.share.flushedAt.Store(h.time.now())
+		c.extras.share.flushedAt.Store(h.time.now())
 		reports, speakers = append(reports, r), append(speakers, c)
 	}
 	if len(reports) == 0 {
@@ -581,7 +581,7 @@ func (h *hub) inUse(atMost int) (names []string) {
 	for len(all) > 0 && len(names) != atMost {
 		name := all[0]
 		all = all[1:]
-		if slices.ContainsFunc(h.named(name), func(c *Circuit) bool { return !c.rare.share.line.away.Load() && c.inUse() }) {
+		if slices.ContainsFunc(h.named(name), func(c *Circuit) bool { return !c.extras.share.line.away.Load() && c.inUse() }) {
 			names = append(names, name)
 		}
 	}
@@ -596,8 +596,8 @@ func (h *hub) inUse(atMost int) (names []string) {
 func (c *Circuit) inUse() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sh := c.rare.share
-	used := c.oks + c.successesLocked() + c.failures + c.rejectedLocked()
+	sh := c.extras.share
+	used := c.earlierSuccesses + c.successesLocked() + c.failures + c.rejectedLocked()
 	in := used != sh.used || c.m.state != Closed || sh.acting != follows
 	sh.used = used
 	return in

@@ -7,20 +7,20 @@ import (
 
 // memory is what a circuit remembers for its trip policy besides the run of failures. It is nil where the run is all.
 type memory struct {
-	windows []window
-	recent  []recent
-	filed   uint64 // of the successes now in the cells, those that are in the windows; it wraps when they are taken out
+	windows     []window
+	recent      []recent
+	transferred uint64 // of the successes now in the cells, those that are in the windows; it wraps when they are taken out
 
 	// recheck: the policy or the mode has changed, and may hold after the next outcome, whatever it is.
 	recheck bool
 
-	// Sampling: with many calls and the default clock, only one in 2^sampleTick successes of a cell reads the clock.
-	sampling bool
-	filedAt  int64 // when successes were last filed
-	seenAt   int64 // when the clock was last read
-	fileAt   int64 // when to file again
-	burstAt  int64 // when the present burst of successes began
-	burst    int
+	// Sampling: with many calls and the default clock, only one in 2^sampleShift successes of a cell reads the clock.
+	sampling      bool
+	transferredAt int64 // when successes were last filed
+	clockReadAt   int64 // when the clock was last read
+	transferAt    int64 // when to file again
+	burstAt       int64 // when the present burst of successes began
+	burst         int
 }
 
 func (p *tripPolicy) newMemory() *memory {
@@ -71,33 +71,33 @@ func (m *memory) clear() {
 }
 
 // file adds n successes of the fast path that no window has seen yet.
-func (m *memory) file(at int64, n uint64) {
+func (m *memory) addSuccesses(at int64, n uint64) {
 	if n == 0 {
 		return
 	}
 	for _, w := range m.windows {
 		w.addSuccesses(at, n)
 	}
-	m.filed += n
+	m.transferred += n
 }
 
 // What sampling may cost in exactness: a success is filed late by at most five grains; and where a
 // stream of successes ends, those since the last reading of the clock, fewer than 16 a cell, are filed early. It starts
 // only where the window holds so many that these do not matter.
 const (
-	sampleTick     = 4
-	burstToSample  = 4 << sampleTick // successes, within as many grains as they would be samples, that start it
+	sampleShift    = 4
+	burstToSample  = 4 << sampleShift // successes, within as many grains as they would be samples, that start it
 	grainSlack     = 4
-	volumeToSample = 64 << sampleTick // successes in the window
+	volumeToSample = 64 << sampleShift // successes in the window
 )
 
-// filingTime is the time under which the successes that no window has seen yet are filed. Once the stream of them has
+// transferTime is the time under which the successes that no window has seen yet are filed. Once the stream of them has
 // slackened, it is not known how long after the last reading of the clock they came. They are then taken to be as old as
 // they can be, so that successes from before a pause never water down failures after it; and the sampling ends.
-func (m *memory) filingTime(s *settings, now int64) int64 {
-	seen := max(m.seenAt, m.filedAt)
-	m.filedAt = now
-	m.fileAt = now + s.trips.grain
+func (m *memory) transferTime(s *settings, now int64) int64 {
+	seen := max(m.clockReadAt, m.transferredAt)
+	m.transferredAt = now
+	m.transferAt = now + s.trips.grain
 	if m.sampling && now-seen > grainSlack*s.trips.grain {
 		m.sampling = false
 		m.burst = 0
@@ -107,9 +107,9 @@ func (m *memory) filingTime(s *settings, now int64) int64 {
 }
 
 // sampled takes a reading of the clock, and reports whether it is time to file.
-func (m *memory) sampled(now int64) bool {
-	if now < m.fileAt {
-		m.seenAt = max(m.seenAt, now)
+func (m *memory) noteClock(now int64) bool {
+	if now < m.transferAt {
+		m.clockReadAt = max(m.clockReadAt, now)
 		return false
 	}
 	return m.sampling
@@ -125,7 +125,7 @@ func (m *memory) adapt(s *settings, now int64, o Outcome) {
 	}
 	m.burst++
 	if m.burst >= burstToSample && m.holdsMany(s, now) {
-		m.sampling, m.filedAt, m.seenAt, m.fileAt = true, now, now, now+s.trips.grain
+		m.sampling, m.transferredAt, m.clockReadAt, m.transferAt = true, now, now, now+s.trips.grain
 	}
 }
 
@@ -140,7 +140,7 @@ func (m *memory) holdsMany(s *settings, now int64) bool {
 
 // watches reports whether successes must come one by one, under the lock: to be filed at their time, or because one of
 // them might trip.
-func (m *memory) watches(s *settings, now int64) bool {
+func (m *memory) needsEverySuccess(s *settings, now int64) bool {
 	if m == nil {
 		return false
 	}
@@ -180,7 +180,7 @@ func (m *memory) restartRun(p *tripPolicy, now int64) {
 }
 
 // youngRun is how many failures of a run count: those inside the failure window where there is one.
-func (m *memory) youngRun(s *settings, now int64, run uint32) int {
+func (m *memory) recentRun(s *settings, now int64, run uint32) int {
 	if m != nil {
 		for i, spec := range s.trips.recents {
 			if spec.run {

@@ -10,10 +10,10 @@ import (
 // notifier delivers a circuit's transitions in order, one at a time, outside the circuit's lock. It is filled under that
 // lock, which gives the order.
 type notifier struct {
-	mu    sync.Mutex
-	queue []Transition
-	told  int  // how many receivers the first in the queue has been given to
-	busy  bool // somebody delivers
+	mu        sync.Mutex
+	queue     []Transition
+	delivered int  // how many receivers the first in the queue has been given to
+	busy      bool // somebody delivers
 }
 
 // deliverAtMost is how many events a caller delivers before a goroutine takes over from it.
@@ -27,10 +27,10 @@ func (n *notifier) add(t Transition) {
 
 // notifierLocked returns the circuit's notifier if there may be something to deliver.
 func (c *Circuit) notifierLocked(fx *effects) *notifier {
-	if fx.moved == 0 || c.rare == nil {
+	if fx.moved == 0 || c.extras == nil {
 		return nil
 	}
-	return &c.rare.notifier
+	return &c.extras.notifier
 }
 
 // idle reports whether there is nothing to deliver.
@@ -85,13 +85,13 @@ func (n *notifier) next(s *settings) (t Transition, receive func(Transition), do
 		n.busy = false
 		return t, nil, true
 	}
-	if n.told == len(s.receivers) {
+	if n.delivered == len(s.receivers) {
 		n.queue[0] = Transition{}
-		n.queue, n.told = n.queue[1:], 0
+		n.queue, n.delivered = n.queue[1:], 0
 		return t, nil, false
 	}
-	n.told++
-	return n.queue[0], s.receivers[n.told-1], false
+	n.delivered++
+	return n.queue[0], s.receivers[n.delivered-1], false
 }
 
 // receivers lists who is told of changes of the state.
@@ -139,7 +139,7 @@ func (s *settings) hookCall(ctx context.Context, e CallEvent) {
 
 // called tells the hooks of a finished call, then of what changed with it. The order is kept where one of them ends the
 // goroutine.
-func (s *settings) called(ctx context.Context, e CallEvent, n *notifier) {
+func (s *settings) notifyCall(ctx context.Context, e CallEvent, n *notifier) {
 	defer n.deliver(s)
 	s.hookCall(ctx, e)
 }
@@ -153,7 +153,7 @@ func (s *settings) hookReject(ctx context.Context, e RejectEvent) {
 }
 
 // rejected tells the hooks of a rejection that took no lock.
-func (s *settings) rejected(ctx context.Context, err *OpenError) {
+func (s *settings) notifyReject(ctx context.Context, err *OpenError) {
 	s.hookReject(ctx, RejectEvent{Name: err.Circuit, Err: err})
 }
 
@@ -201,14 +201,14 @@ func (s *settings) contain(circuit, what string, f func()) {
 		if r := recover(); r != nil {
 			end = r
 		}
-		s.report(circuit, what, end)
+		s.logUnreturned(circuit, what, end)
 	}()
 	f()
 	returned = true
 }
 
 // report logs how a user's function ended, and survives a logger that does no better.
-func (s *settings) report(circuit, what string, end any) {
+func (s *settings) logUnreturned(circuit, what string, end any) {
 	defer func() { _ = recover() }()
 	if l := s.draft.logger; l != nil {
 		l.Error("user function did not return", "name", circuit, "function", what, "end", fmt.Sprint(end))

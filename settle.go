@@ -7,18 +7,18 @@ import (
 
 // succeed settles a success without the lock, if nothing but a count is needed.
 func (c *Circuit) succeed(k *call) bool {
-	if k.cell == nil || c.word.Load() != k.word || k.word&wordNote != 0 {
+	if k.cell == nil || c.word.Load() != k.word || k.word&wordLockSuccess != 0 {
 		return false
 	}
 	for {
 		n := k.cell.ok.Load()
-		if n&^countMask != tagOf(k.word) {
+		if n&^countMask != cellTag(k.word) {
 			return false
 		}
 		if k.cell.ok.CompareAndSwap(n, n+1) {
 			k.settled = true
-			if ticks(k.word, n+1) {
-				c.tick(k.word, n+1&countMask)
+			if periodDue(k.word, n+1) {
+				c.periodicWork(k.word, n+1&countMask)
 			}
 			return true
 		}
@@ -44,7 +44,7 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	if o == Failure && err == nil {
 		err = ErrUnacceptable
 	}
-	e := event{kind: evSettle, outcome: o, random: s.openJitter()} // a success may open too: by being slow, or one too few
+	e := event{kind: eventSettle, outcome: o, random: s.openJitter()} // a success may open too: by being slow, or one too few
 	e.pass.epoch, e.pass.probe, e.pass.lease = k.word>>wordEpoch, k.probe, k.lease
 	if o == Failure {
 		e.hint = int64(s.hint(err))
@@ -63,10 +63,10 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	c.mu.Lock()
 	s = c.load() // Configure may have been here
 	k.settled = true
-	if k.cell != nil && k.word&wordTrack == 0 {
+	if k.cell != nil && k.word&wordCountStarts == 0 {
 		c.cell.started.Add(1) // it ends on the slow path, which counts it: so must its start be
 	}
-	cause := c.countLocked(s, &e, took, err)
+	cause := c.recordLocked(s, &e, took, err)
 	var u urgency
 	if s.sharing != nil {
 		u = c.deferLocked(s, &e, cause)
@@ -88,27 +88,27 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	}
 	if s.onCall {
 		call := CallEvent{Name: c.name, State: k.state, Outcome: o, Probe: k.probe, Late: fx.late, Duration: took, Err: err}
-		s.called(ctx, call, n)
+		s.notifyCall(ctx, call, n)
 	} else {
 		n.deliver(s)
 	}
 	if asked != nil && s.userTrips(c.name, asked) {
 		e.trip = true
-		c.operate(s, e, cause)
+		c.applyCommand(s, e, cause)
 	}
 }
 
-// countLocked enters an outcome into the totals and, while its epoch lasts, into the run and the windows; then it asks
+// recordLocked enters an outcome into the totals and, while its epoch lasts, into the run and the windows; then it asks
 // the trip policy. It returns the cause of what may follow.
-func (c *Circuit) countLocked(s *settings, e *event, took time.Duration, err error) (cause error) {
+func (c *Circuit) recordLocked(s *settings, e *event, took time.Duration, err error) (cause error) {
 	current := e.pass.epoch == c.m.epoch
 	slow := s.trips.isSlow(took) && e.outcome != Ignored
 	if current && c.m.state == Closed {
-		c.fileLocked(s, e.now)
+		c.transferLocked(s, e.now)
 	}
-	c.tallyLocked(e.outcome, slow, current)
+	c.addTotalsLocked(e.outcome, slow, current)
 	if err == errAbnormal {
-		c.rareLocked().panics++
+		c.extrasLocked().panics++
 	}
 	switch {
 	case e.outcome == Failure:
@@ -118,48 +118,48 @@ func (c *Circuit) countLocked(s *settings, e *event, took time.Duration, err err
 	}
 	switch {
 	case !current:
-		c.rareLocked().late++
+		c.extrasLocked().late++
 	case c.m.state == Closed:
-		c.rememberLocked(s, e, took, err)
+		c.recordClosedLocked(s, e, took, err)
 		if s.sharing != nil {
 			c.reportLocked(s, e, slow)
 		}
 	case !e.pass.probe || e.outcome != Success:
 	case slow:
 		e.outcome = Failure // of the probe; the call was a success
-	case c.trouble != nil:
-		c.trouble.err = nil // the run of failures has ended
+	case c.lastFailure != nil:
+		c.lastFailure.err = nil // the run of failures has ended
 	}
 	return cause
 }
 
-// tallyLocked adds to the totals; what is not of this epoch, to what was before it as well.
-func (c *Circuit) tallyLocked(o Outcome, slow, current bool) {
+// addTotalsLocked adds to the totals; what is not of this epoch, to what was before it as well.
+func (c *Circuit) addTotalsLocked(o Outcome, slow, current bool) {
 	var before uint64
 	if !current {
 		before = 1
 	}
 	switch o {
 	case Success:
-		c.oks += before
-		c.slowOK += 1 - before
+		c.earlierSuccesses += before
+		c.lockedSuccesses += 1 - before
 	case Failure:
 		c.failures++
 		c.failuresBefore += before
 	case Ignored:
-		r := c.rareLocked()
+		r := c.extrasLocked()
 		r.ignored++
 		r.ignoredBefore += before
 	}
 	if slow {
-		r := c.rareLocked()
+		r := c.extrasLocked()
 		r.slow++
 		r.slowBefore += before
 	}
 }
 
-// rememberLocked enters an outcome of the closed state into the run and the windows.
-func (c *Circuit) rememberLocked(s *settings, e *event, took time.Duration, err error) {
+// recordClosedLocked enters an outcome of the closed state into the run and the windows.
+func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, err error) {
 	now := max(c.m.now, e.now)
 	c.endRunLocked(s)
 	if e.outcome == Failure {
@@ -167,7 +167,7 @@ func (c *Circuit) rememberLocked(s *settings, e *event, took time.Duration, err 
 			c.run++
 		}
 		c.runMark = c.successesLocked()
-		c.blameLocked(err, now)
+		c.setLastFailureLocked(err, now)
 	}
 	if c.memory != nil {
 		c.memory.add(s.trips, now, e.outcome, took)
@@ -177,8 +177,8 @@ func (c *Circuit) rememberLocked(s *settings, e *event, took time.Duration, err 
 	if c.memory != nil && e.outcome != Ignored {
 		c.memory.recheck = false
 	}
-	if e.trip && e.outcome == Failure && c.sealLocked() {
-		c.fileLocked(s, now)
+	if e.trip && e.outcome == Failure && c.disableFastPathLocked() {
+		c.transferLocked(s, now)
 		c.run, c.runMark = 1, c.successesLocked()
 		if c.memory != nil {
 			c.memory.restartRun(s.trips, now)
@@ -193,8 +193,8 @@ func (c *Circuit) endRunLocked(s *settings) {
 		return
 	}
 	c.run = 0
-	if c.trouble != nil {
-		c.trouble.err = nil
+	if c.lastFailure != nil {
+		c.lastFailure.err = nil
 	}
 	if c.memory != nil {
 		c.memory.endRun(s.trips)
@@ -202,8 +202,8 @@ func (c *Circuit) endRunLocked(s *settings) {
 }
 
 // tick is called by the successes of a cell for which something more is to be done.
-func (c *Circuit) tick(w, count uint64) {
-	if w&wordTrack == 0 || count%untrackAfter != 0 {
+func (c *Circuit) periodicWork(w, count uint64) {
+	if w&wordCountStarts == 0 || count%untrackAfter != 0 {
 		c.sample()
 		return
 	}
@@ -226,11 +226,11 @@ func (c *Circuit) sample() {
 	var fx effects
 	var n *notifier
 	var u urgency
-	if c.m.state == Closed && c.memory != nil && c.memory.sampled(now) {
-		c.fileOwnLocked(s, now, 1)
+	if c.m.state == Closed && c.memory != nil && c.memory.noteClock(now) {
+		c.transferAsOfLocked(s, now, 1)
 		now = max(c.m.now, now)
 		c.endRunLocked(s)
-		e := event{kind: evSettle, now: now, random: random, pass: pass{epoch: c.m.epoch}, trip: s.trips.holds(c.memory, now, c.run)}
+		e := event{kind: eventSettle, now: now, random: random, pass: pass{epoch: c.m.epoch}, trip: s.trips.holds(c.memory, now, c.run)}
 		if s.sharing != nil {
 			u = c.deferLocked(s, &e, nil)
 		}

@@ -156,10 +156,10 @@ type share struct {
 
 // shareLocked returns the circuit's share, nil without a store.
 func (c *Circuit) shareLocked() *share {
-	if c.rare == nil {
+	if c.extras == nil {
 		return nil
 	}
-	return c.rare.share
+	return c.extras.share
 }
 
 // joiningLocked reports whether the circuit is finding out where the others stand, which is no news to its hooks.
@@ -205,7 +205,7 @@ func (c *Circuit) attach(s *settings) {
 		sh.saidLocked(c.name, "it cannot be watched", ": "+err.Error())
 	}
 	c.mu.Lock()
-	c.rareLocked().share = sh
+	c.extrasLocked().share = sh
 	c.mu.Unlock()
 	sh.hub.join(c)
 	if !sh.unheard() {
@@ -236,7 +236,7 @@ func (c *Circuit) learned(r StoreReply, why reason) {
 
 // heardLocked is learned under the lock. cause is why the ledger opened, if it did so at our word.
 func (c *Circuit) heardLocked(s *settings, r *StoreReply, why reason, cause error, now int64) {
-	sh := c.rare.share
+	sh := c.extras.share
 	if r.Err != nil {
 		if sh.failed == nil {
 			sh.said = append(sh.said, fmt.Errorf("breaker: store of circuit %q: %w", c.name, r.Err))
@@ -292,15 +292,15 @@ func (sh *share) saidLocked(name, what, detail string) {
 // the turn taken: a hook may call Sync.
 func (c *Circuit) tell(s *settings) {
 	c.tellOwn(s)
-	c.rare.share.hub.tellOthers()
+	c.extras.share.hub.tellOthers()
 }
 
 func (c *Circuit) tellOwn(s *settings) {
 	c.mu.Lock()
-	sh := c.rare.share
+	sh := c.extras.share
 	said := sh.said
 	sh.said = nil
-	n := &c.rare.notifier
+	n := &c.extras.notifier
 	c.mu.Unlock()
 	if len(said) == 0 && n.idle() {
 		return
@@ -315,13 +315,13 @@ func (c *Circuit) tellOwn(s *settings) {
 
 // adoptLocked moves the machine to where the ledger stands, if that is news.
 func (c *Circuit) adoptLocked(s *settings, l *Ledger, why reason, cause error, now int64) {
-	sh := c.rare.share
+	sh := c.extras.share
 	if l.Epoch < sh.known {
 		c.bringBackLocked(l, now)
 		return
 	}
 	news := l.Epoch > sh.known
-	first := sh.known == 0 && sh.acting == follows && c.m.state == Closed && l.State == Closed && why != byHand
+	first := sh.known == 0 && sh.acting == follows && c.m.state == Closed && l.State == Closed && why != byOperator
 	returning := !news && sh.acting == alone && !c.staysLocked(l)
 	sh.known = l.Epoch
 	if first && news { // the series of openings that the others are in
@@ -339,7 +339,7 @@ func (c *Circuit) adoptLocked(s *settings, l *Ledger, why reason, cause error, n
 	}
 	sh.acting = follows
 	sh.takeLocked(l)
-	e := event{kind: evAdopt, now: now, to: l.State, why: why, opens: l.Openings, since: now - clampDuration(l.Age)}
+	e := event{kind: eventFollow, now: now, to: l.State, why: why, opens: l.Openings, since: now - clampDuration(l.Age)}
 	e.until = now + min(clampDuration(l.Remaining), s.longestOpen())
 	if l.State == Open && l.Remaining <= 0 && c.m.state != Open {
 		e.to = HalfOpen
@@ -353,7 +353,7 @@ func (c *Circuit) adoptLocked(s *settings, l *Ledger, why reason, cause error, n
 // written to, and the next probe would leave again. A newer epoch does, or a slot. A store within the process is not read
 // by the hub.
 func (c *Circuit) staysLocked(l *Ledger) bool {
-	sh := c.rare.share
+	sh := c.extras.share
 	if sh.acting != alone || sh.hub.immediate || l.State == Closed || l.Granted > 0 {
 		return false
 	}
@@ -366,7 +366,7 @@ const firstComeBack, lastComeBack = time.Second, 8 * time.Second
 // comeBackLocked asks for a slot, as any circuit would of such a ledger, to see whether the store takes anything. No call
 // waits for it.
 func (c *Circuit) comeBackLocked(l *Ledger) {
-	sh := c.rare.share
+	sh := c.extras.share
 	now := sh.hub.time.now()
 	switch {
 	case !c.staysLocked(l):
@@ -388,7 +388,7 @@ func (s *settings) longestOpen() int64 {
 
 // refreshLocked takes over what the ledger says about the epoch that lasts.
 func (c *Circuit) refreshLocked(s *settings, l *Ledger, now int64) {
-	sh := c.rare.share
+	sh := c.extras.share
 	if l.Counts.ConsecutiveFailures > 0 && sh.ledger.Counts.ConsecutiveFailures == 0 && c.m.state == Closed {
 		sh.tally.fold(c.successesLocked(), now, false) // these came before the run
 	}
@@ -427,14 +427,14 @@ func (sh *share) outlasted() bool { return (sh.hub.time.now()-sh.tookAt)/2 > int
 
 // undenyLocked makes the next call ask for a slot again.
 func (c *Circuit) undenyLocked() {
-	c.rare.share.deniedUntil = 0
-	c.shut.Store(nil)
+	c.extras.share.deniedUntil = 0
+	c.cachedRejection.Store(nil)
 }
 
 // bringBackLocked sees to it that a store which has lost the ledger, or the last of it, gets it back. A ledger that is no
 // younger than what is known is merely late, unless it was asked for since.
 func (c *Circuit) bringBackLocked(l *Ledger, now int64) {
-	sh := c.rare.share
+	sh := c.extras.share
 	if sh.overtaken(l) && !sh.outlasted() || sh.acting == tripped || len(sh.orders) > 0 {
 		return
 	}
@@ -456,7 +456,7 @@ func (c *Circuit) bringBackLocked(l *Ledger, now int64) {
 // pushed takes in a ledger that the store sent unasked.
 func (c *Circuit) pushed(l Ledger) {
 	c.mu.Lock()
-	sh := c.rare.share
+	sh := c.extras.share
 	held := sh.moving > 0 || sh.closed || sh.overtaken(&l) // nobody asked: it may have been on its way for long
 	if sh.moving > 0 && (sh.heard == nil || l.Epoch >= sh.heard.Epoch) {
 		sh.heard = &l // what our own operation causes would be taken for another's: its answer comes first
@@ -471,7 +471,7 @@ func (c *Circuit) pushed(l Ledger) {
 // ended is called when an operation that may have begun an epoch has been answered, and its answer taken in.
 func (c *Circuit) ended() {
 	c.mu.Lock()
-	sh := c.rare.share
+	sh := c.extras.share
 	sh.moving--
 	var l *Ledger
 	if sh.moving == 0 {

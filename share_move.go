@@ -22,7 +22,7 @@ type order struct {
 }
 
 // lasting reports whether the order stands until it is carried out: an operator's Trip or Reset.
-func (o *order) lasting() bool { return o.event.kind == evTrip || o.event.kind == evReset }
+func (o *order) lasting() bool { return o.event.kind == eventTrip || o.event.kind == eventReset }
 
 // order asks for an operator's move. It reports false where there is nobody to ask. Where the store is away, the circuit
 // makes it alone, and asks for it later if it still stands then.
@@ -39,7 +39,7 @@ func (c *Circuit) order(o order) bool {
 		o.acted = true
 		c.stepLocked(s, &o.event, new(effects), o.cause)
 	}
-	if o.event.kind == evOffer {
+	if o.event.kind == eventOfferProbe {
 		o.epoch = sh.known // it is for this open period only
 	}
 	if !o.acted || o.lasting() {
@@ -73,7 +73,7 @@ func (c *Circuit) runOrders() error {
 		if !ok {
 			return nil
 		}
-		r := c.rare.share.hub.move(m)
+		r := c.extras.share.hub.move(m)
 		c.moved(r)
 		c.ended()
 		if r.Err != nil {
@@ -94,7 +94,7 @@ func (c *Circuit) nextMove() (m StoreMove, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.load()
-	sh := c.rare.share
+	sh := c.extras.share
 	c.m.now = max(c.m.now, now)
 	for len(sh.orders) > 0 && (sh.superseded() || c.pointlessLocked(&sh.orders[0])) {
 		sh.orders = sh.orders[1:]
@@ -122,21 +122,21 @@ func (c *Circuit) nextMove() (m StoreMove, ok bool) {
 
 // pointlessLocked reports whether an order is void: its epoch has ended, or all are where it would bring them.
 func (c *Circuit) pointlessLocked(o *order) bool {
-	sh := c.rare.share
+	sh := c.extras.share
 	switch {
 	case o.epoch != 0 && o.epoch != sh.known:
 		return true
-	case o.acted && o.event.kind == evTrip && sh.acting != follows:
+	case o.acted && o.event.kind == eventTrip && sh.acting != follows:
 		return c.m.state != Open || c.m.due(c.m.now) // it has had its time
-	case o.acted && o.event.kind == evTrip && o.over:
+	case o.acted && o.event.kind == eventTrip && o.over:
 		return true
-	case o.acted && o.event.kind == evReset && sh.acting != follows:
+	case o.acted && o.event.kind == eventReset && sh.acting != follows:
 		return c.m.state != Closed // it has opened again since
 	case sh.acting != follows:
 		return false
-	case o.event.kind == evTrip:
+	case o.event.kind == eventTrip:
 		return c.m.state == Open && !c.m.due(c.m.now)
-	case o.event.kind == evOffer:
+	case o.event.kind == eventOfferProbe:
 		return c.m.state != Open || c.m.due(c.m.now)
 	}
 	return false
@@ -148,7 +148,7 @@ func (c *Circuit) moved(r StoreReply) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.load()
-	sh := c.rare.share
+	sh := c.extras.share
 	why, cause := byRemote, error(nil)
 	if o := &sh.orders[0]; r.Ledger.Applied {
 		why, cause = o.why, o.cause
@@ -165,7 +165,7 @@ func (c *Circuit) moved(r StoreReply) {
 
 // actLocked makes the moves that wait for a store which has failed. Those that do not last have had their time.
 func (c *Circuit) actLocked(s *settings, now int64) {
-	sh := c.rare.share
+	sh := c.extras.share
 	for i := range sh.orders {
 		o := &sh.orders[i]
 		if o.acted || o.why == byRemote {

@@ -46,12 +46,12 @@ func (c *Circuit) slotLocked(s *settings, e *event) (f *flight, asks bool) {
 
 // fullLocked reports whether every slot is known to be taken.
 func (c *Circuit) fullLocked(s *settings) bool {
-	return c.m.state == HalfOpen && (c.m.now < c.rare.share.deniedUntil || c.m.liveLeases() >= s.policy.probes)
+	return c.m.state == HalfOpen && (c.m.now < c.extras.share.deniedUntil || c.m.liveLeases() >= s.policy.probes)
 }
 
 // takeGrantLocked takes a slot that was given and is still good.
 func (c *Circuit) takeGrantLocked(e *event) bool {
-	sh := c.rare.share
+	sh := c.extras.share
 	for len(sh.grants) > 0 {
 		g := sh.grants[0]
 		sh.grants = sh.grants[1:]
@@ -69,7 +69,7 @@ func (c *Circuit) takeGrantLocked(e *event) bool {
 
 // await waits for a flight's end, or the caller's.
 func (c *Circuit) await(ctx context.Context, f *flight, asks bool) (err error) {
-	sh := c.rare.share
+	sh := c.extras.share
 	waited := false
 	defer func() {
 		if !waited {
@@ -91,7 +91,7 @@ func (c *Circuit) await(ctx context.Context, f *flight, asks bool) (err error) {
 
 // stopWaiting is the end of a call's waiting for a slot.
 func (c *Circuit) stopWaiting(leaves bool) {
-	sh := c.rare.share
+	sh := c.extras.share
 	c.mu.Lock()
 	sh.waiting--
 	var spare []string
@@ -121,7 +121,7 @@ func (c *Circuit) ask(f *flight) {
 	asked := c.load().time.now()
 	c.mu.Lock()
 	s := c.load()
-	sh := c.rare.share
+	sh := c.extras.share
 	a := StoreAcquire{Name: c.name, Shape: s.sharing.shape, Epoch: sh.known, Lease: duration(s.policy.lease), Limit: s.policy.probes, Openings: c.m.opens}
 	for range max(1, min(sh.waiting, s.policy.probes-c.m.liveLeases())) {
 		sh.serial++
@@ -148,7 +148,7 @@ func (c *Circuit) ask(f *flight) {
 
 // answeredLocked takes in the answer to a question for slots.
 func (c *Circuit) answeredLocked(a *StoreAcquire, r *StoreReply, asked, now int64) {
-	s, sh, l := c.load(), c.rare.share, &r.Ledger
+	s, sh, l := c.load(), c.extras.share, &r.Ledger
 	why := byRemote
 	if l.Applied {
 		why = byTimeout
@@ -166,7 +166,7 @@ func (c *Circuit) answeredLocked(a *StoreAcquire, r *StoreReply, asked, now int6
 	case sh.acting != follows, l.Epoch == sh.known && c.m.state == Closed:
 	case l.Epoch == sh.known && c.m.state == Open && l.State == Open: // our clock is ahead of the store's
 		c.m.until = max(c.m.until, c.m.now+min(max(clampDuration(l.Remaining), 1), s.longestOpen()))
-		c.shut.Store(nil)
+		c.cachedRejection.Store(nil)
 	case l.Epoch != sh.known || c.m.state != HalfOpen:
 		if sh.fruitless++; sh.fruitless >= maxFruitless {
 			sh.acting = alone // it answers, but with nothing that helps
@@ -192,7 +192,7 @@ const maxFruitless = 4
 
 // handBack gives slots back that nobody has used.
 func (c *Circuit) handBack(epoch uint64, tokens []string) {
-	hub := c.rare.share.hub
+	hub := c.extras.share.hub
 	for _, token := range tokens {
 		v := StoreVerdict{Name: c.name, Shape: c.load().sharing.shape, Epoch: epoch, Token: token, Outcome: Ignored}
 		hub.run(func() {
@@ -209,7 +209,7 @@ func (c *Circuit) judge(s *settings, e *event, slow bool) (answer *StoreReply) {
 	if !ok {
 		return nil
 	}
-	hub := c.rare.share.hub
+	hub := c.extras.share.hub
 	e.decided = true
 	if v.Outcome == Ignored {
 		hub.run(func() {
@@ -228,7 +228,7 @@ func (c *Circuit) judge(s *settings, e *event, slow bool) (answer *StoreReply) {
 func (c *Circuit) takeVerdict(s *settings, e *event, slow bool) (v StoreVerdict, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sh := c.rare.share
+	sh := c.extras.share
 	tokens := sh.tokens[e.pass.lease]
 	if len(tokens) == 0 || e.pass.epoch != c.m.epoch || !sh.follows() {
 		return v, false

@@ -183,7 +183,7 @@ func (c *Circuit) takeReport(asking bool) (r StoreReport, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.load()
-	sh := c.rare.share
+	sh := c.extras.share
 	now = max(c.m.now, now)
 	if sh.closed {
 		return r, false
@@ -221,7 +221,7 @@ func (b *StoreBatch) decides() bool {
 func (c *Circuit) reported(r *StoreReport, answer *StoreReply) {
 	now := c.load().time.now()
 	c.mu.Lock()
-	sh := c.rare.share
+	sh := c.extras.share
 	if answer.Err != nil {
 		sh.lost += r.Batch.outcomes()
 	}
@@ -251,7 +251,7 @@ func (c *Circuit) exchange() {
 // say reports what there is to report. The turn must be taken.
 func (c *Circuit) say(asking bool) (r StoreReport, answer StoreReply, ok bool) {
 	if r, ok = c.takeReport(asking); ok {
-		answer = c.rare.share.hub.report(r)
+		answer = c.extras.share.hub.report(r)
 		c.reported(&r, &answer)
 	}
 	return r, answer, ok
@@ -259,7 +259,7 @@ func (c *Circuit) say(asking bool) (r StoreReport, answer StoreReply, ok bool) {
 
 // takeTurn takes the turn, or leaves word that somebody wanted it.
 func (c *Circuit) takeTurn() bool {
-	sh := c.rare.share
+	sh := c.extras.share
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
@@ -273,7 +273,7 @@ func (c *Circuit) takeTurn() bool {
 
 // passTurn gives the turn back, and reports whether somebody wanted it meanwhile.
 func (c *Circuit) passTurn() (again bool) {
-	sh := c.rare.share
+	sh := c.extras.share
 	c.mu.Lock()
 	<-sh.turn
 	again, sh.again = sh.again, false
@@ -285,14 +285,14 @@ func (c *Circuit) passTurn() (again bool) {
 // pursue sees to orders that something has led to.
 func (c *Circuit) pursue() {
 	if c.hasOrders() {
-		c.rare.share.hub.want(c, promptly)
+		c.extras.share.hub.want(c, promptly)
 	}
 }
 
 func (c *Circuit) hasOrders() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sh := c.rare.share
+	sh := c.extras.share
 	return len(sh.orders) > 0 && !sh.away()
 }
 
@@ -305,7 +305,7 @@ func (c *Circuit) Sync(ctx context.Context) error {
 			return err
 		}
 		select {
-		case c.rare.share.turn <- struct{}{}:
+		case c.extras.share.turn <- struct{}{}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -313,7 +313,7 @@ func (c *Circuit) Sync(ctx context.Context) error {
 		var r StoreReport
 		var answer StoreReply
 		var ok bool
-		if err == nil || !c.rare.share.unheard() {
+		if err == nil || !c.extras.share.unheard() {
 			r, answer, ok = c.say(true)
 		}
 		again := c.passTurn()
@@ -358,7 +358,7 @@ func (c *Circuit) decide(r *StoreReport, answer StoreReply) {
 
 // askUser asks the user's trip functions, one goroutine at a time. One that calls Sync is not asked the same again.
 func (c *Circuit) askUser(s *settings, answer StoreReply) {
-	sh := c.rare.share
+	sh := c.extras.share
 	c.mu.Lock()
 	sh.undecided = &answer
 	mine := !sh.deciding
@@ -396,10 +396,10 @@ func (c *Circuit) askUser(s *settings, answer StoreReply) {
 // open by themselves.
 func (c *Circuit) orderOpening(l *Ledger, onRun bool) {
 	s := c.load()
-	e := event{kind: evSettle, now: s.time.now(), random: s.openJitter(), trip: true}
+	e := event{kind: eventSettle, now: s.time.now(), random: s.openJitter(), trip: true}
 	c.mu.Lock()
 	s = c.load()
-	sh := c.rare.share
+	sh := c.extras.share
 	if sh.follows() && sh.known == l.Epoch && c.m.state == Closed && c.m.mode != ForcedClosed && len(sh.orders) == 0 {
 		e.hint, e.pass.epoch = sh.hint, c.m.epoch
 		switch {
@@ -421,12 +421,12 @@ func (c *Circuit) orderOpening(l *Ledger, onRun bool) {
 // decideAlone opens the circuit on its own counts.
 func (c *Circuit) decideAlone() {
 	s := c.load()
-	e := event{kind: evSettle, now: s.time.now(), random: s.openJitter(), trip: true}
+	e := event{kind: eventSettle, now: s.time.now(), random: s.openJitter(), trip: true}
 	c.mu.Lock()
 	s = c.load()
 	c.endRunLocked(s)
-	if c.m.state == Closed && c.rare.share.follows() && s.trips.holds(c.memory, max(c.m.now, e.now), c.run) {
-		e.hint, e.pass.epoch = c.rare.share.hint, c.m.epoch
+	if c.m.state == Closed && c.extras.share.follows() && s.trips.holds(c.memory, max(c.m.now, e.now), c.run) {
+		e.hint, e.pass.epoch = c.extras.share.hint, c.m.epoch
 		c.stepLocked(s, &e, new(effects), nil)
 	}
 	c.mu.Unlock()
@@ -441,7 +441,7 @@ func (c *Circuit) deferLocked(s *settings, e *event, cause error) urgency {
 	}
 	e.trip = false
 	if e.pass.epoch == c.m.epoch && e.outcome != Ignored {
-		c.rare.share.cause = cause
+		c.extras.share.cause = cause
 	}
 	return c.urgencyLocked(s, e.now)
 }
@@ -454,7 +454,7 @@ func (c *Circuit) asksStoreLocked() bool {
 
 // settled sees to what a settlement has led to.
 func (c *Circuit) settled(judged *StoreReply, u urgency) {
-	hub := c.rare.share.hub
+	hub := c.extras.share.hub
 	if judged != nil {
 		c.ended()
 		c.tell(c.load())
@@ -469,10 +469,10 @@ func (c *Circuit) turnSharedLocked(e *event) {
 	if sh == nil {
 		return
 	}
-	if e.kind != evAdopt {
+	if e.kind != eventFollow {
 		sh.actedLocked(c.m.state)
 	}
-	if e.kind == evSettle && c.m.state == Closed {
+	if e.kind == eventSettle && c.m.state == Closed {
 		for i := range sh.orders {
 			sh.orders[i].over = sh.orders[i].acted
 		}

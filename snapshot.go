@@ -59,7 +59,7 @@ func (c *Circuit) Snapshot() Snapshot {
 
 func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last error) {
 	if c.m.state == Closed {
-		c.fileLocked(s, now)
+		c.transferLocked(s, now)
 	}
 	c.watched, c.untracked = true, false
 	c.publishLocked(s)
@@ -92,7 +92,7 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 	}
 	snap.ConsecutiveFailures = snap.Counts.ConsecutiveFailures
 	snap.ConsecutiveSuccesses = snap.Counts.ConsecutiveSuccesses
-	if t := c.trouble; t != nil && t.err != nil {
+	if t := c.lastFailure; t != nil && t.err != nil {
 		last = t.err
 		snap.LastFailureAt = wall.at(t.at)
 	}
@@ -167,17 +167,17 @@ func (c *Circuit) restore(s *settings, snap *Snapshot, keepMode bool) {
 	if snap.LastFailure != "" {
 		at := now + clampDuration(snap.LastFailureAt.Sub(wall))
 		err := errors.New(snap.LastFailure)
-		c.trouble = &trouble{err, min(now, at), err}
+		c.lastFailure = &lastFailure{err, min(now, at), err}
 	}
 	c.restoreTotals(snap.Totals)
 }
 
 func (c *Circuit) restoreTotals(t Totals) {
-	c.oks, c.failures, c.failuresBefore = t.Successes, t.Failures, t.Failures
+	c.earlierSuccesses, c.failures, c.failuresBefore = t.Successes, t.Failures, t.Failures
 	c.cell.rejected.Store(t.Rejected)
 	c.cell.started.Store(t.Calls)
 	if t.Ignored+t.Late+t.Slow+t.Panics+t.Retries > 0 || len(t.Rescues) > 0 {
-		*c.rareLocked() = rare{
+		*c.extrasLocked() = extras{
 			ignored: t.Ignored, ignoredBefore: t.Ignored, slow: t.Slow, slowBefore: t.Slow,
 			late: t.Late, panics: t.Panics, retries: t.Retries, rescues: maps.Clone(t.Rescues),
 		}
