@@ -141,7 +141,7 @@ func (boundFallback[T]) option() string    { return "Fallback" }
 func (*lastGood[T]) option() string        { return "LastGood" }
 
 // bindFallbacks turns what the options left into fallbacks of the breaker's type.
-func bindFallbacks[T any](p *plan[T], d *draft) {
+func bindFallbacks[T any](p *callPolicy[T], d *draft) {
 	want := reflect.TypeFor[T]()
 	for _, f := range d.call.fallbacks {
 		switch f := f.(type) {
@@ -172,12 +172,12 @@ func (b *Breaker[T]) rescue(ctx context.Context, r Result[T], alt func(context.C
 		cause = ErrUnacceptable
 	}
 	errs := []error{cause}
-	if b.plan != nil {
-		for i := range b.plan.fallbacks {
+	if b.policy != nil {
+		for i := range b.policy.fallbacks {
 			if ctx.Err() == context.Canceled { // during the one before
 				break
 			}
-			f := &b.plan.fallbacks[i]
+			f := &b.policy.fallbacks[i]
 			v, ok, err := f.answer(ctx, cause)
 			if ok {
 				return b.rescued(ctx, r, f.kind, cause, v)
@@ -231,7 +231,7 @@ const (
 )
 
 // withMemory is the plan for one view of c: each has a memory of its own, by the circuit's clock.
-func (p *plan[T]) withMemory(c *Circuit) *plan[T] {
+func (p *callPolicy[T]) withMemory(c *Circuit) *callPolicy[T] {
 	own := *p
 	own.lastGood = make([]*lastGood[T], len(p.lastGood))
 	own.fallbacks = slices.Clone(p.fallbacks)

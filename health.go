@@ -14,10 +14,10 @@ type health struct {
 
 // startHealthLocked sees to it that checks run in the open period that has begun.
 func (c *Circuit) startHealthLocked(s *settings) {
-	if !s.checked || c.rareLocked().closed || c.rare.health.open != nil {
+	if !s.checked || c.extrasLocked().closed || c.extras.health.open != nil {
 		return
 	}
-	h := &c.rare.health
+	h := &c.extras.health
 	h.open, h.end = context.WithCancel(context.Background())
 	if !h.running {
 		h.running = true
@@ -26,10 +26,10 @@ func (c *Circuit) startHealthLocked(s *settings) {
 }
 
 func (c *Circuit) stopHealthLocked() {
-	if c.rare == nil || c.rare.health.open == nil {
+	if c.extras == nil || c.extras.health.open == nil {
 		return
 	}
-	h := &c.rare.health
+	h := &c.extras.health
 	h.end()
 	h.open, h.end = nil, nil
 }
@@ -45,7 +45,7 @@ func (c *Circuit) runHealth() {
 	}()
 	for {
 		c.mu.Lock()
-		h := &c.rare.health
+		h := &c.extras.health
 		open := h.open
 		if open == nil {
 			h.running = false
@@ -54,12 +54,12 @@ func (c *Circuit) runHealth() {
 			return
 		}
 		c.mu.Unlock()
-		c.checkWhile(open)
+		c.checkDuring(open)
 	}
 }
 
-// checkWhile checks until the open period ends, by the clock or otherwise.
-func (c *Circuit) checkWhile(open context.Context) {
+// checkDuring checks until the open period ends, by the clock or otherwise.
+func (c *Circuit) checkDuring(open context.Context) {
 	s := c.load()
 	cfg := s.draft.cfg.HealthCheck
 	wait := cfg.Interval
@@ -78,19 +78,19 @@ func (c *Circuit) checkWhile(open context.Context) {
 			return
 		}
 		if open.Err() == nil && c.check(s, open) {
-			c.offerIn(s, open)
+			c.offerProbeIn(s, open)
 		}
 	}
 }
 
-// offerIn offers a probe for a check that passed, if the open period in which it began lasts and nobody has stopped the
+// offerProbeIn offers a probe for a check that passed, if the open period in which it began lasts and nobody has stopped the
 // checks.
-func (c *Circuit) offerIn(s *settings, open context.Context) {
-	e := event{kind: evOffer, now: s.time.now()}
+func (c *Circuit) offerProbeIn(s *settings, open context.Context) {
+	e := event{kind: eventOfferProbe, now: s.time.now()}
 	var fx effects
 	c.mu.Lock()
 	s = c.load()
-	lasts := c.rare.health.open == open
+	lasts := c.extras.health.open == open
 	if lasts && s.sharing == nil {
 		c.stepLocked(s, &e, &fx, nil)
 	}
@@ -106,7 +106,7 @@ func (c *Circuit) offerIn(s *settings, open context.Context) {
 func (c *Circuit) endHealth(open context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.rare.health.open == open {
+	if c.extras.health.open == open {
 		c.stopHealthLocked()
 	}
 }
@@ -116,14 +116,14 @@ func (c *Circuit) check(s *settings, open context.Context) (good bool) {
 	ctx, cancel := s.time.withTimeout(open, s.draft.cfg.HealthCheck.Timeout, context.DeadlineExceeded)
 	defer cancel()
 	if s.time.clock != nil {
-		ctx = undated{ctx}
+		ctx = noDeadline{ctx}
 	}
 	s.contain(c.name, "health check", func() { good = s.draft.health(ctx) == nil && ctx.Err() == nil })
 	return good
 }
 
-// undated is a context that ends by an injected clock and does not say when: net.Dialer, which checks are made with, would
+// noDeadline is a context that ends by an injected clock and does not say when: net.Dialer, which checks are made with, would
 // compare that with the time package's.
-type undated struct{ context.Context }
+type noDeadline struct{ context.Context }
 
-func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (noDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }

@@ -151,7 +151,7 @@ func NewRetryPolicy(opts ...RetryOption) (RetryPolicy, error) {
 // and the caller's cancel. It knows no circuit; put it around a Breaker's Do, whose rejections it does not retry, or use
 // WithRetry, which ends as soon as the circuit opens.
 func Retry[T any](ctx context.Context, policy RetryPolicy, fn func(context.Context) (T, error)) (v T, err error) {
-	if err := entry(ctx, fn == nil); err != nil {
+	if err := precheck(ctx, fn == nil); err != nil {
 		return v, err
 	}
 	p := policy.p
@@ -313,7 +313,7 @@ func (l *retryLoop) again(ctx context.Context, c *Circuit, n int, err error) (ag
 	}
 	draw := p.draw
 	if c != nil {
-		if because := c.opened(); because != nil {
+		if because := c.openRejection(); because != nil {
 			return false, because
 		}
 		draw = c.load().draw

@@ -59,7 +59,7 @@ func (c *Circuit) joinStore(s *settings) {
 		sh.noteAnomalyLocked(c.name, "it cannot be watched", ": "+err.Error())
 	}
 	c.mu.Lock()
-	c.rareLocked().share = sh
+	c.extrasLocked().share = sh
 	c.mu.Unlock()
 	sh.link.syncer.add(c)
 	if !sh.unreachable() {
@@ -192,10 +192,10 @@ func (c *Circuit) beginSharedStayLocked(e *event) {
 	if sh == nil {
 		return
 	}
-	if e.kind != evAdopt {
+	if e.kind != eventFollow {
 		sh.machineMoved(c.m.state)
 	}
-	if e.kind == evSettle && c.m.state == Closed {
+	if e.kind == eventSettle && c.m.state == Closed {
 		for i := range sh.outbox.orders {
 			sh.outbox.orders[i].recovered = sh.outbox.orders[i].appliedHere
 		}
@@ -315,15 +315,15 @@ func newShare(store Store) *share {
 
 // shareLocked returns the circuit's share, nil without a store.
 func (c *Circuit) shareLocked() *share {
-	if c.rare == nil {
+	if c.extras == nil {
 		return nil
 	}
-	return c.rare.share
+	return c.extras.share
 }
 
 // shared returns the share of a circuit that has a store. It needs no lock: joinStore sets it before anybody else sees the
 // circuit, and it stays.
-func (c *Circuit) shared() *share { return c.rare.share }
+func (c *Circuit) shared() *share { return c.extras.share }
 
 // isInStep reports whether the machine is a copy of the ledger's state. It may be called on a nil share.
 func (sh *share) isInStep() bool { return sh != nil && sh.standing == inStep && !sh.closed }

@@ -76,7 +76,7 @@ func (c *Circuit) askTripFuncs(s *settings, answer StoreReply) {
 // those that have failed open standalone.
 func (c *Circuit) orderOpening(l *Ledger, onRun bool) {
 	s := c.load()
-	e := event{kind: evSettle, now: s.time.now(), random: s.openJitter(), trip: true}
+	e := event{kind: eventSettle, now: s.time.now(), random: s.openJitter(), trip: true}
 	c.mu.Lock()
 	s = c.load()
 	sh := c.shared()
@@ -101,7 +101,7 @@ func (c *Circuit) orderOpening(l *Ledger, onRun bool) {
 // decideByOwnCounts opens the circuit standalone if its own counts are a reason to.
 func (c *Circuit) decideByOwnCounts() {
 	s := c.load()
-	e := event{kind: evSettle, now: s.time.now(), random: s.openJitter(), trip: true}
+	e := event{kind: eventSettle, now: s.time.now(), random: s.openJitter(), trip: true}
 	c.mu.Lock()
 	s = c.load()
 	c.endRunLocked(s)

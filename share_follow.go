@@ -76,7 +76,7 @@ func (c *Circuit) followLocked(s *settings, l *Ledger, why reason, cause error, 
 		return
 	}
 	news := l.Epoch > sh.view.epoch
-	first := sh.view.epoch == 0 && sh.standing == inStep && c.m.state == Closed && l.State == Closed && why != byHand
+	first := sh.view.epoch == 0 && sh.standing == inStep && c.m.state == Closed && l.State == Closed && why != byOperator
 	returning := !news && sh.standing == standalone && !c.staysStandaloneLocked(l)
 	sh.view.epoch = l.Epoch
 	if first && news { // the open backoff that the others have reached
@@ -94,7 +94,7 @@ func (c *Circuit) followLocked(s *settings, l *Ledger, why reason, cause error, 
 	}
 	sh.rejoin()
 	sh.setLedgerLocked(l)
-	e := event{kind: evAdopt, now: now, to: l.State, why: why, opens: l.Openings, since: now - clampDuration(l.Age)}
+	e := event{kind: eventFollow, now: now, to: l.State, why: why, opens: l.Openings, since: now - clampDuration(l.Age)}
 	e.until = now + min(clampDuration(l.Remaining), s.longestOpen())
 	if l.State == Open && l.Remaining <= 0 && c.m.state != Open {
 		e.to = HalfOpen
@@ -157,7 +157,7 @@ func (sh *share) answersAreNewer() bool {
 // forgetDenialLocked makes the next call ask the store for a slot, though it has refused one.
 func (c *Circuit) forgetDenialLocked() {
 	c.shared().probes.deniedUntil = 0
-	c.shut.Store(nil)
+	c.cachedRejection.Store(nil)
 }
 
 // staysStandaloneLocked reports whether a circuit that is standalone without having opened stays so after reading l, a
@@ -274,7 +274,7 @@ func (c *Circuit) deliverOwn(s *settings) {
 	sh := c.shared()
 	errs := sh.link.pendingErrors
 	sh.link.pendingErrors = nil
-	n := &c.rare.notifier
+	n := &c.extras.notifier
 	c.mu.Unlock()
 	if len(errs) == 0 && n.idle() {
 		return

@@ -24,7 +24,7 @@ type order struct {
 
 // persists reports whether the order stays until the store has carried it out or it is void: an operator's Trip or Reset.
 // Any other is asked for once.
-func (o *order) persists() bool { return o.event.kind == evTrip || o.event.kind == evReset }
+func (o *order) persists() bool { return o.event.kind == eventTrip || o.event.kind == eventReset }
 
 // orderMove carries out a command through the store. It reports false if the circuit is closed or has none; then the
 // command is the machine's. While the store cannot be reached the machine makes the move standalone, at once, and the store
@@ -42,7 +42,7 @@ func (c *Circuit) orderMove(o order) bool {
 		o.appliedHere = true
 		c.stepLocked(s, &o.event, new(effects), o.cause)
 	}
-	if o.event.kind == evOffer {
+	if o.event.kind == eventOfferProbe {
 		o.epoch = sh.view.epoch // it is void in a later open period
 	}
 	if !o.appliedHere || o.persists() {
@@ -146,17 +146,17 @@ func (c *Circuit) isVoidLocked(o *order) bool {
 	switch {
 	case o.epoch != 0 && o.epoch != sh.view.epoch:
 		return true
-	case o.appliedHere && o.event.kind == evTrip && sh.standing != inStep:
+	case o.appliedHere && o.event.kind == eventTrip && sh.standing != inStep:
 		return c.m.state != Open || c.m.due(c.m.now) // its open period has ended
-	case o.appliedHere && o.event.kind == evTrip && o.recovered:
+	case o.appliedHere && o.event.kind == eventTrip && o.recovered:
 		return true
-	case o.appliedHere && o.event.kind == evReset && sh.standing != inStep:
+	case o.appliedHere && o.event.kind == eventReset && sh.standing != inStep:
 		return c.m.state != Closed // it has opened again since
 	case sh.standing != inStep:
 		return false
-	case o.event.kind == evTrip:
+	case o.event.kind == eventTrip:
 		return c.m.state == Open && !c.m.due(c.m.now)
-	case o.event.kind == evOffer:
+	case o.event.kind == eventOfferProbe:
 		return c.m.state != Open || c.m.due(c.m.now)
 	}
 	return false

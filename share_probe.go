@@ -172,7 +172,7 @@ func (c *Circuit) applySlotsLocked(a *StoreAcquire, r *StoreReply, asked, now in
 	case sh.standing != inStep, l.Epoch == sh.view.epoch && c.m.state == Closed: // no slot is needed
 	case l.Epoch == sh.view.epoch && c.m.state == Open && l.State == Open: // not due by the store's clock, which is behind ours
 		c.m.until = max(c.m.until, c.m.now+min(max(clampDuration(l.Remaining), 1), s.longestOpen()))
-		c.shut.Store(nil)
+		c.cachedRejection.Store(nil)
 	case l.Epoch != sh.view.epoch || c.m.state != HalfOpen:
 		if sh.probes.uselessReplies++; sh.probes.uselessReplies >= maxUselessReplies {
 			sh.detach() // or calls would be rejected for as long as it answers like that

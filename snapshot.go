@@ -76,7 +76,7 @@ func (c *Circuit) Snapshot() Snapshot {
 
 func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last error) {
 	if c.m.state == Closed {
-		c.fileLocked(s, now)
+		c.transferLocked(s, now)
 	}
 	c.watched, c.untracked = true, false
 	c.publishLocked(s)
@@ -106,42 +106,11 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 	}
 	snap.ConsecutiveFailures = snap.Counts.ConsecutiveFailures
 	snap.ConsecutiveSuccesses = snap.Counts.ConsecutiveSuccesses
-	if t := c.trouble; t != nil && t.err != nil {
+	if t := c.lastFailure; t != nil && t.err != nil {
 		last = t.err
 		snap.LastFailureAt = wall.at(t.at)
 	}
 	return snap, last
-}
-
-// liveCountsLocked is the counts of the first rule's window that has one, while closed; those of the epoch otherwise.
-func (c *Circuit) liveCountsLocked(s *settings) Counts {
-	if n, ok := c.sharedCountsLocked(s); ok {
-		return n
-	}
-	n := c.epochCountsLocked(s)
-	if c.m.state != Closed || c.memory == nil {
-		return n
-	}
-	for i := range s.trips.rules {
-		r := &s.trips.rules[i]
-		if r.TripCondition.window != (Window{}) {
-			return c.windowCountsLocked(s, r)
-		}
-		if r.kind == tripCount {
-			n.Failures = uint64(c.memory.recent[r.recent].within(c.m.now, int64(r.within)))
-			return n
-		}
-	}
-	return n
-}
-
-func (c *Circuit) totalsLocked() Totals {
-	t := Totals{Successes: c.oks + c.successesLocked(), Failures: c.failures, Rejected: c.rejectedLocked()}
-	if r := c.rare; r != nil {
-		t.Ignored, t.Slow, t.Late, t.Panics, t.Retries, t.Rescues = r.ignored, r.slow, r.late, r.panics, r.retries, maps.Clone(r.rescues)
-	}
-	t.Calls = t.Successes + t.Failures + t.Ignored
-	return t
 }
 
 // faults reports what no circuit can have said.
@@ -212,17 +181,17 @@ func (c *Circuit) restore(s *settings, snap *Snapshot, keepMode bool) {
 	if snap.LastFailure != "" {
 		at := now + clampDuration(snap.LastFailureAt.Sub(wall))
 		err := errors.New(snap.LastFailure)
-		c.trouble = &trouble{err, min(now, at), err}
+		c.lastFailure = &lastFailure{err, min(now, at), err}
 	}
 	c.restoreTotals(snap.Totals)
 }
 
 func (c *Circuit) restoreTotals(t Totals) {
-	c.oks, c.failures, c.failuresBefore = t.Successes, t.Failures, t.Failures
+	c.earlierSuccesses, c.failures, c.failuresBefore = t.Successes, t.Failures, t.Failures
 	c.cell.rejected.Store(t.Rejected)
 	c.cell.started.Store(t.Calls)
 	if t.Ignored+t.Late+t.Slow+t.Panics+t.Retries > 0 || len(t.Rescues) > 0 {
-		*c.rareLocked() = rare{
+		*c.extrasLocked() = extras{
 			ignored: t.Ignored, ignoredBefore: t.Ignored, slow: t.Slow, slowBefore: t.Slow,
 			late: t.Late, panics: t.Panics, retries: t.Retries, rescues: maps.Clone(t.Rescues),
 		}

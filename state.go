@@ -135,13 +135,13 @@ type policy struct {
 type eventKind uint8
 
 const (
-	evAdmit   eventKind = iota // a call asks to pass
-	evSettle                   // an admitted call has ended
-	evTrip                     // open now
-	evReset                    // close now, forget everything
-	evOffer                    // open -> half-open before its time
-	evSetMode                  // an operator's word
-	evAdopt                    // stand where a shared ledger stands
+	eventAdmit      eventKind = iota // a call asks to pass
+	eventSettle                      // an admitted call has ended
+	eventTrip                        // open now
+	eventReset                       // close now, forget everything
+	eventOfferProbe                  // open -> half-open before its time
+	eventSetMode                     // an operator's word
+	eventFollow                      // stand where a shared ledger stands
 )
 
 // event is one thing that happens to a machine.
@@ -212,7 +212,7 @@ const (
 	byTimeout
 	byProbe
 	byRecovery
-	byHand
+	byOperator
 	byHealthCheck
 	byRemote
 )
@@ -224,20 +224,20 @@ var reasons = [...]Reason{ReasonThreshold, ReasonTimeout, ReasonProbeFailed, Rea
 func (m *machine) step(p *policy, e *event, fx *effects) {
 	m.now = max(m.now, e.now)
 	switch e.kind {
-	case evAdmit:
+	case eventAdmit:
 		m.admit(p, fx, e)
-	case evSettle:
+	case eventSettle:
 		m.settle(p, fx, e)
-	case evTrip:
+	case eventTrip:
 		m.trip(p, fx, e)
-	case evReset:
+	case eventReset:
 		m.reset(fx)
-	case evOffer:
+	case eventOfferProbe:
 		m.offer(fx)
-	case evSetMode:
+	case eventSetMode:
 		m.mode = e.mode
-	case evAdopt:
-		m.adopt(p, fx, e)
+	case eventFollow:
+		m.follow(p, fx, e)
 	}
 }
 
@@ -264,7 +264,7 @@ func (m *machine) admit(p *policy, fx *effects, e *event) {
 	}
 	fx.refused = m.refusal(p, e.inFlight)
 	if m.ramping() && (fx.refused == admitted || fx.refused == refusedRamp) {
-		m.credit += m.share()
+		m.credit += m.rampShare()
 	}
 	if fx.refused != admitted {
 		fx.shadow = m.mode == Shadow
@@ -299,7 +299,7 @@ func (m *machine) refusal(p *policy, inFlight int64) refusal {
 		return refusedInFlight
 	case m.state == HalfOpen && m.liveLeases() >= p.probes:
 		return refusedProbes
-	case m.ramping() && m.credit+m.share() < ppm:
+	case m.ramping() && m.credit+m.rampShare() < ppm:
 		return refusedRamp
 	}
 	return admitted
@@ -347,12 +347,12 @@ func (m *machine) trip(p *policy, fx *effects, e *event) {
 		m.move(fx, HalfOpen, byTimeout)
 	}
 	if m.state != Open {
-		m.open(p, fx, byHand, e)
+		m.open(p, fx, byOperator, e)
 	}
 }
 
 func (m *machine) reset(fx *effects) {
-	m.move(fx, Closed, byHand)
+	m.move(fx, Closed, byOperator)
 	m.opens = 0
 }
 
@@ -364,8 +364,8 @@ func (m *machine) offer(fx *effects) {
 
 // adopt goes where the ledger stands. It is a new stay even where the state is the same: what is pending belongs to an
 // epoch that has ended.
-func (m *machine) adopt(p *policy, fx *effects, e *event) {
-	recovering := m.state != Closed && e.why != byHand && e.opens > 0 // a Reset, wherever it was, starts the series over
+func (m *machine) follow(p *policy, fx *effects, e *event) {
+	recovering := m.state != Closed && e.why != byOperator && e.opens > 0 // a Reset, wherever it was, starts the series over
 	m.opens = e.opens
 	m.until = e.until
 	m.move(fx, e.to, e.why)
@@ -480,7 +480,7 @@ const ppm = 1_000_000
 func (m *machine) ramping() bool { return m.state == Closed && m.now < m.ramp }
 
 // share is the admitted share in parts per million; it grows linearly from 0 at the closing to all at the ramp's end.
-func (m *machine) share() int32 {
+func (m *machine) rampShare() int32 {
 	return int32(float64(m.now-m.since) / float64(m.ramp-m.since) * ppm)
 }
 

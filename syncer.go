@@ -412,7 +412,7 @@ func (c *Circuit) inUse() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sh := c.shared()
-	calls := c.oks + c.successesLocked() + c.failures + c.rejectedLocked()
+	calls := c.earlierSuccesses + c.successesLocked() + c.failures + c.rejectedLocked()
 	in := calls != sh.polledCalls || c.m.state != Closed || sh.standing != inStep
 	sh.polledCalls = calls
 	return in

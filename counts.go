@@ -1,0 +1,126 @@
+package breaker
+
+import "maps"
+
+// Counts is what was counted during some time: a stay in a state, or the trip policy's window.
+type Counts struct {
+	Successes            uint64 `json:"successes"`
+	Failures             uint64 `json:"failures"`
+	Ignored              uint64 `json:"ignored"`
+	Slow                 uint64 `json:"slow"`                  // calls that took the slow limit or longer; 0 without SlowCallRate
+	ConsecutiveFailures  uint64 `json:"consecutive_failures"`  // since the last success
+	ConsecutiveSuccesses uint64 `json:"consecutive_successes"` // since the last failure
+}
+
+// Rate is the share of failures among successes and failures, from 0 to 1; 0 when there were none.
+func (c Counts) Rate() float64 {
+	n := float64(c.Successes) + float64(c.Failures)
+	if n == 0 {
+		return 0
+	}
+	return float64(c.Failures) / n
+}
+
+// transferLocked enters the successes of the fast path into the windows.
+func (c *Circuit) transferLocked(s *settings, now int64) { c.transferAsOfLocked(s, now, 0) }
+
+// transferAsOfLocked is transferLocked for a caller that knows own of these successes to be of this moment.
+func (c *Circuit) transferAsOfLocked(s *settings, now int64, own uint64) {
+	if c.memory == nil || len(c.memory.windows) == 0 {
+		return
+	}
+	now = max(c.m.now, now)
+	n := c.inCellsLocked() - c.memory.transferred
+	own = min(own, n)
+	c.memory.addSuccesses(c.memory.transferTime(s, now), n-own)
+	c.memory.addSuccesses(now, own)
+}
+
+// epochCountsLocked is what the present epoch has counted.
+func (c *Circuit) epochCountsLocked(s *settings) Counts {
+	n := Counts{Successes: c.successesLocked(), Failures: c.failures - c.failuresBefore}
+	if c.extras != nil {
+		n.Ignored = c.extras.ignored - c.extras.ignoredBefore
+		n.Slow = c.extras.slow - c.extras.slowBefore
+	}
+	c.runsLocked(s, &n)
+	return n
+}
+
+// runsLocked fills in the two runs.
+func (c *Circuit) runsLocked(s *settings, n *Counts) {
+	ok := c.successesLocked()
+	switch {
+	case c.m.state == HalfOpen:
+		n.ConsecutiveSuccesses = uint64(c.m.progress)
+	case c.run > 0 && c.runMark == ok:
+		n.ConsecutiveFailures = uint64(c.memory.recentRun(s, c.m.now, c.run))
+	default:
+		n.ConsecutiveSuccesses = ok - c.runMark
+	}
+}
+
+// windowCountsLocked is what the window of a rule holds.
+func (c *Circuit) windowCountsLocked(s *settings, r *tripRule) Counts {
+	w := c.memory.windows[r.window].sums(c.m.now)
+	n := Counts{Successes: w.ok, Failures: w.failed, Ignored: w.ignored, Slow: w.slow}
+	c.runsLocked(s, &n)
+	return n
+}
+
+// countsForUserLocked appends what the user's trip functions are asked about, in their order.
+func (c *Circuit) countsForUserLocked(s *settings, all []Counts) []Counts {
+	for i := range s.trips.rules {
+		if r := &s.trips.rules[i]; r.kind == tripWhen {
+			all = append(all, c.windowCountsLocked(s, r))
+		}
+	}
+	return all
+}
+
+// liveCountsLocked is the counts of the first rule's window that has one, while closed; those of the epoch otherwise.
+func (c *Circuit) liveCountsLocked(s *settings) Counts {
+	if n, ok := c.sharedCountsLocked(s); ok {
+		return n
+	}
+	n := c.epochCountsLocked(s)
+	if c.m.state != Closed || c.memory == nil {
+		return n
+	}
+	for i := range s.trips.rules {
+		r := &s.trips.rules[i]
+		if r.TripCondition.window != (Window{}) {
+			return c.windowCountsLocked(s, r)
+		}
+		if r.kind == tripCount {
+			n.Failures = uint64(c.memory.recent[r.recent].within(c.m.now, int64(r.within)))
+			return n
+		}
+	}
+	return n
+}
+
+func (c *Circuit) totalsLocked() Totals {
+	t := Totals{Successes: c.earlierSuccesses + c.successesLocked(), Failures: c.failures, Rejected: c.rejectedLocked()}
+	if r := c.extras; r != nil {
+		t.Ignored, t.Slow, t.Late, t.Panics, t.Retries, t.Rescues = r.ignored, r.slow, r.late, r.panics, r.retries, maps.Clone(r.rescues)
+	}
+	t.Calls = t.Successes + t.Failures + t.Ignored
+	return t
+}
+
+func (c *Circuit) countRescue(kind Rescue) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.extrasLocked()
+	if r.rescues == nil {
+		r.rescues = make(map[Rescue]uint64)
+	}
+	r.rescues[kind]++
+}
+
+func (c *Circuit) countRetry() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.extrasLocked().retries++
+}

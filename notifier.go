@@ -1,0 +1,216 @@
+package breaker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+)
+
+// notifier delivers a circuit's transitions in order, one at a time, outside the circuit's lock. It is filled under that
+// lock, which gives the order.
+type notifier struct {
+	mu        sync.Mutex
+	queue     []Transition
+	delivered int  // how many receivers the first in the queue has been given to
+	busy      bool // somebody delivers
+}
+
+// deliverAtMost is how many events a caller delivers before a goroutine takes over from it.
+const deliverAtMost = 16
+
+func (n *notifier) add(t Transition) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.queue = append(n.queue, t)
+}
+
+// notifierLocked returns the circuit's notifier if there may be something to deliver.
+func (c *Circuit) notifierLocked(fx *effects) *notifier {
+	if fx.moved == 0 || c.extras == nil {
+		return nil
+	}
+	return &c.extras.notifier
+}
+
+// idle reports whether there is nothing to deliver.
+func (n *notifier) idle() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.queue) == 0
+}
+
+// deliver hands out what is queued, unless somebody does so already. On a nil notifier it does nothing.
+func (n *notifier) deliver(s *settings) {
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	mine := !n.busy
+	n.busy = true
+	n.mu.Unlock()
+	if mine {
+		n.run(s, deliverAtMost)
+	}
+}
+
+// run delivers until the queue is empty, or atMost events; another goroutine goes on after those, and after a receiver
+// that ended this one.
+func (n *notifier) run(s *settings, atMost int) {
+	ended := false
+	defer func() {
+		if !ended {
+			go n.run(s, -1)
+		}
+	}()
+	for atMost != 0 {
+		t, receive, done := n.next(s)
+		if done {
+			ended = true
+			return
+		}
+		if receive == nil {
+			atMost--
+			continue
+		}
+		s.contain(t.Name, "StateChange", func() { receive(t) })
+	}
+}
+
+// next returns the next event with the next receiver for it; no receiver, when the event has been given to all.
+func (n *notifier) next(s *settings) (t Transition, receive func(Transition), done bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.queue) == 0 {
+		n.busy = false
+		return t, nil, true
+	}
+	if n.delivered == len(s.receivers) {
+		n.queue[0] = Transition{}
+		n.queue, n.delivered = n.queue[1:], 0
+		return t, nil, false
+	}
+	n.delivered++
+	return n.queue[0], s.receivers[n.delivered-1], false
+}
+
+// receivers lists who is told of changes of the state.
+func (d *draft) receivers() (all []func(Transition)) {
+	if l := d.logger; l != nil {
+		all = append(all, func(t Transition) { logTransition(l, t) })
+	}
+	for _, h := range d.hooks {
+		if h.StateChange != nil {
+			all = append(all, h.StateChange)
+		}
+	}
+	if d.moved != nil {
+		all = append(all, d.moved)
+	}
+	return all
+}
+
+func logTransition(l *slog.Logger, t Transition) {
+	level := slog.LevelInfo
+	attrs := []slog.Attr{
+		slog.String("name", t.Name),
+		slog.String("from", t.From.String()),
+		slog.String("to", t.To.String()),
+		slog.String("reason", string(t.Reason)),
+		slog.Uint64("failures", t.Counts.Failures),
+	}
+	if t.To == Open {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.Time("until", t.Until))
+	}
+	if t.Cause != nil {
+		attrs = append(attrs, slog.Any("cause", t.Cause))
+	}
+	l.LogAttrs(context.Background(), level, "circuit state changed", attrs...)
+}
+
+func (s *settings) hookCall(ctx context.Context, e CallEvent) {
+	for _, h := range s.draft.hooks {
+		if h.Call != nil {
+			s.contain(e.Name, "Call", func() { h.Call(ctx, e) })
+		}
+	}
+}
+
+// called tells the hooks of a finished call, then of what changed with it. The order is kept where one of them ends the
+// goroutine.
+func (s *settings) notifyCall(ctx context.Context, e CallEvent, n *notifier) {
+	defer n.deliver(s)
+	s.hookCall(ctx, e)
+}
+
+func (s *settings) hookReject(ctx context.Context, e RejectEvent) {
+	for _, h := range s.draft.hooks {
+		if h.Reject != nil {
+			s.contain(e.Name, "Reject", func() { h.Reject(ctx, e) })
+		}
+	}
+}
+
+// rejected tells the hooks of a rejection that took no lock.
+func (s *settings) notifyReject(ctx context.Context, err *OpenError) {
+	s.hookReject(ctx, RejectEvent{Name: err.Circuit, Err: err})
+}
+
+func (s *settings) hookRetry(ctx context.Context, e RetryEvent) {
+	for _, h := range s.draft.hooks {
+		if h.Retry != nil {
+			s.contain(e.Name, "Retry", func() { h.Retry(ctx, e) })
+		}
+	}
+}
+
+func (s *settings) hookStoreError(circuit string, err error) {
+	for _, h := range s.draft.hooks {
+		if h.StoreError != nil {
+			s.contain(circuit, "StoreError", func() { h.StoreError(err) })
+		}
+	}
+}
+
+func (s *settings) hookOverflow(key string) {
+	for _, h := range s.draft.hooks {
+		if h.Overflow != nil {
+			s.contain(key, "Overflow", func() { h.Overflow(key) })
+		}
+	}
+}
+
+func (s *settings) hookRescue(ctx context.Context, e RescueEvent) {
+	for _, h := range s.draft.hooks {
+		if h.Rescue != nil {
+			s.contain(e.Name, "Rescue", func() { h.Rescue(ctx, e) })
+		}
+	}
+}
+
+// contain runs a user's function. A panic in it goes to the logger and no further; so does the news that it ended its
+// goroutine, which nobody can undo.
+func (s *settings) contain(circuit, what string, f func()) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		var end any = "runtime.Goexit"
+		if r := recover(); r != nil {
+			end = r
+		}
+		s.logUnreturned(circuit, what, end)
+	}()
+	f()
+	returned = true
+}
+
+// report logs how a user's function ended, and survives a logger that does no better.
+func (s *settings) logUnreturned(circuit, what string, end any) {
+	defer func() { _ = recover() }()
+	if l := s.draft.logger; l != nil {
+		l.Error("user function did not return", "name", circuit, "function", what, "end", fmt.Sprint(end))
+	}
+}

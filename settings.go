@@ -1,0 +1,91 @@
+package breaker
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// settings is a validated configuration in the form that circuits use. It is immutable, and shared by all circuits that
+// are configured alike.
+type settings struct {
+	draft     draft // to patch
+	policy    policy
+	trips     *tripPolicy
+	time      *timeline
+	hintMax   time.Duration
+	classify  func(error) Outcome
+	rand      func() float64
+	receivers []func(Transition)
+	onCall    bool
+	onReject  bool
+	timed     bool     // every call reads the clock at its start
+	sampled   bool     // a busy time window may read the clock for some successes only
+	checked   bool     // a health check is to run
+	sharing   *sharing // nil without a store
+}
+
+func newSettings(d *draft, t *timeline) *settings {
+	c := d.cfg
+	s := &settings{draft: *d, time: t, hintMax: c.OpenHint, classify: d.classifier, rand: d.rand}
+	s.draft.faults = nil
+	s.policy = policy{
+		successThreshold: uint32(c.SuccessThreshold),
+		probes:           c.HalfOpenProbes,
+		openTimeout:      int64(c.OpenTimeout),
+		lease:            int64(c.ProbeLease),
+		ramp:             int64(c.Ramp),
+		backoffFactor:    c.OpenBackoff.Factor,
+		backoffMax:       int64(c.OpenBackoff.Max),
+		backoffJitter:    c.OpenBackoff.Jitter,
+		maxInFlight:      int64(c.MaxInFlight),
+	}
+	s.trips = compileTrips(c.trips())
+	if s.classify == nil {
+		s.classify = DefaultClassifier
+	}
+	if s.rand == nil {
+		s.rand = rand.Float64
+	}
+	s.receivers = d.receivers()
+	for _, h := range d.hooks {
+		s.onCall = s.onCall || h.Call != nil
+		s.onReject = s.onReject || h.Reject != nil
+	}
+	s.timed = s.onCall || s.trips.slow > 0
+	s.sampled = d.clock == nil && s.trips.grain > 0 && !s.timed && !s.trips.user
+	s.checked = d.health != nil && c.HealthCheck.Enabled
+	if d.store.store != nil {
+		s.sharing = newSharing(s, d)
+	}
+	return s
+}
+
+// config is what is in force.
+func (s *settings) config() Config {
+	c := s.draft.cfg
+	c.Trip = slices.DeleteFunc(slices.Clone(c.Trip), func(t TripCondition) bool { return t.kind == tripWhen })
+	return c
+}
+
+// draw is a number from [0, 1), whatever the user's source says or does.
+func (s *settings) draw() (r float64) {
+	s.contain("", "Rand", func() { r = s.rand() })
+	return unit(r)
+}
+
+// unit takes what is no number from [0, 1) for 0.
+func unit(r float64) float64 {
+	if r >= 0 && r < 1 {
+		return r
+	}
+	return 0
+}
+
+// openJitter is a draw where an open period has jitter.
+func (s *settings) openJitter() float64 {
+	if s.policy.backoffJitter == 0 {
+		return 0
+	}
+	return s.draw()
+}
