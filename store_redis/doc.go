@@ -64,7 +64,7 @@
 // # Limits
 //
 //   - A probe that takes longer than its lease may overlap with the next one.
-//   - "n failures in a row" over a whole fleet happens by chance: at 5 % errors, five in a row come every 3.4 million calls.
+//   - "n failures in a row" over all processes occurs at random: at 5 % errors, five in a row come every 3.4 million calls.
 //     For much traffic use a rate.
 //   - A window is kept in 20 parts. What is older than it is never counted; what is about to leave may be missed by one part.
 //     The times of failures are exact, but one that is reported late is taken to be no older than the latest known.
