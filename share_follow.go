@@ -76,18 +76,18 @@ func (c *Circuit) followLocked(s *settings, l *Ledger, why reason, cause error, 
 		c.restoreLedgerLocked(l, now)
 		return
 	}
-	newer := l.Epoch > sh.view.epoch
+	news := l.Epoch > sh.view.epoch
 	first := sh.view.epoch == 0 && sh.standing == inStep && c.m.state == Closed && l.State == Closed && why != byHand
-	returning := !newer && sh.standing == standalone && !c.staysStandaloneLocked(l)
+	returning := !news && sh.standing == standalone && !c.staysStandaloneLocked(l)
 	sh.view.epoch = l.Epoch
-	if first && newer { // the open backoff that the others have reached
+	if first && news { // the open backoff that the others have reached
 		c.m.opens = l.Openings
 		c.m.since = min(c.m.now, now-clampDuration(l.Age))
 	}
 	if returning {
 		sh.rejoin()
 	}
-	if moves := newer && !first || returning && c.m.state != l.State; !moves {
+	if moves := news && !first || returning && c.m.state != l.State; !moves {
 		c.refreshViewLocked(s, l, now)
 		c.tryRejoinLocked(l)
 		c.publishLocked(s)
