@@ -229,8 +229,8 @@ type share struct {
 // storeLink is the connection to the store and the state of the last exchange. The first four fields are set by joinStore
 // and never change: they may be read without the lock.
 //
-// lastErr and anomaly are independent: an exchange may fail, or work and bring something odd. exchangedAt means nothing
-// before exchanged is set.
+// lastErr and anomaly are independent: anomaly stays after a later exchange has failed or was in order. exchangedAt means
+// nothing before exchanged is set.
 type storeLink struct {
 	syncer *syncer      // the one for the store in this process
 	client *storeClient // the syncer's
@@ -261,7 +261,8 @@ type ledgerView struct {
 	pushed   *Ledger // the newest that was pushed meanwhile
 }
 
-// outbox is what the circuit has to say to the store.
+// outbox is what the circuit has to say to the store. The tally, hint, cause and scheduled belong to the machine's current
+// epoch; clearEpoch drops them.
 //
 // Failures enter the tally only in step. Of orders, the first may be under way, which only the holder of reporting knows; the
 // others wait. undecided is nil unless asking is set.
@@ -337,6 +338,12 @@ func (sh *share) unreachable() bool {
 }
 
 // standing is how the machine's state relates to the ledger's.
+//
+// In step the machine is in the state of the ledger as last seen, or HalfOpen where the ledger is Open and due; only after a
+// restart from a Snapshot it may be Open over an empty ledger, until the order that brings the ledger there is carried out.
+// Standalone it may be in any state; Open only if the probe for which it has become standalone has not been admitted yet,
+// since a later opening makes it standaloneOpen. With standaloneOpen it is Open or HalfOpen: when it closes it is in step
+// again if the ledger is Closed, and standalone if not.
 type standing uint8
 
 const (

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// How the machine follows the ledger: every reply of the store, and every ledger that it pushes, comes through
+// How the machine follows the ledger. The replies of the store, and the ledgers that it pushes, all come through
 // applyReplyLocked. See share.go.
 
 // applyReply takes over a reply of the store. why is the reason to tell if the machine moves.
@@ -68,7 +68,8 @@ func (l *Ledger) implausible() bool {
 // followLocked makes the machine follow a ledger: into another state if the ledger has a newer epoch, or if nothing keeps a
 // standalone circuit from following the epoch that it knows.
 //
-// A first reading that finds both Closed is no change of state: the circuit only takes over when the epoch began.
+// A first reading that finds both Closed is no change of state: the circuit only takes over when the epoch began. An epoch
+// that an operator's Reset of this circuit has begun is a change, though both are Closed: it clears the counts.
 func (c *Circuit) followLocked(s *settings, l *Ledger, why reason, cause error, now int64) {
 	sh := c.shared()
 	if l.Epoch < sh.view.epoch {
@@ -86,7 +87,7 @@ func (c *Circuit) followLocked(s *settings, l *Ledger, why reason, cause error, 
 	if returning {
 		sh.rejoin()
 	}
-	if !(news && !first || returning && c.m.state != l.State) {
+	if moves := news && !first || returning && c.m.state != l.State; !moves {
 		c.refreshViewLocked(s, l, now)
 		c.tryRejoinLocked(l)
 		c.publishLocked(s)

@@ -51,7 +51,7 @@ type Totals struct {
 // it back to the state of the others.
 type StoreStatus struct {
 	Epoch     uint64    `json:"epoch"`                // the number of the state that all are in, as last seen; 0: none was seen yet
-	Alone     bool      `json:"alone"`                // the circuit decides by itself: Snapshot.State may differ from that of the others
+	Alone     bool      `json:"alone"`                // the circuit decides by itself: Snapshot.State may differ from that of the others. Always after Close
 	Connected bool      `json:"connected"`            // the last exchange with the store worked
 	Exchanged time.Time `json:"exchanged,omitzero"`   // when an exchange last worked, by the circuit's clock; zero: never
 	LastError string    `json:"last_error,omitempty"` // why the last exchange failed, or what was odd in one that worked; "": nothing
