@@ -27,7 +27,7 @@ func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 		want     []string
 	}{
 		"no members":       {want: []string{"pool: Members: must be at least one, got none"}},
-		"unknown strategy": {strategy: 9, members: names("a"), want: []string{"pool: Strategy: must be one of failover, round-robin, weighted-round-robin, shuffle, got 9"}},
+		"unknown strategy": {strategy: 9, members: names("a"), want: []string{"pool: Strategy: must be one of failover, round-robin, weighted-round-robin, shuffle, least-busy, got 9"}},
 		"names and weights": {members: []pool.Member[string]{{Name: "a"}, {}, {Name: "a"}, {Name: "b", Weight: -1}, {Name: "c", Weight: 1_000_001}}, want: []string{
 			`pool: Members[1].Name: must not be empty, got ""`,
 			`pool: Members[2].Name: must be unique in the pool, got "a" again`,
@@ -123,7 +123,7 @@ func TestTheClock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			clk := clock.NewMock()
-			p, err := pool.New(pool.Failover, names("a"), opts(clk)...)
+			p, err := pool.New(pool.Failover, names("a"), append(opts(clk), pool.WithLimit(5*time.Second))...)
 			require.NoError(t, err)
 			_, err = pool.Do(t.Context(), p, func(ctx context.Context, _ string) (int, error) {
 				clk.Add(5 * time.Second)
@@ -139,7 +139,7 @@ func TestTheClock(t *testing.T) {
 
 func TestStrategyNames(t *testing.T) {
 	for s, want := range map[pool.Strategy]string{
-		pool.Failover: "failover", pool.RoundRobin: "round-robin", pool.WeightedRoundRobin: "weighted-round-robin", pool.Shuffle: "shuffle", 7: "Strategy(7)",
+		pool.Failover: "failover", pool.RoundRobin: "round-robin", pool.WeightedRoundRobin: "weighted-round-robin", pool.Shuffle: "shuffle", pool.LeastBusy: "least-busy", 7: "Strategy(7)",
 	} {
 		assert.Equal(t, want, s.String())
 		text, err := s.MarshalText()

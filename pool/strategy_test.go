@@ -44,7 +44,7 @@ func (f *field) member(i, weight int) pool.Member[string] {
 		f.weight[name] = 1
 	}
 	f.order = append(f.order, name)
-	return pool.Member[string]{Name: name, Value: name, Weight: weight, Priority: -i}
+	return pool.Member[string]{Name: name, Value: name, Weight: weight}
 }
 
 func (f *field) set(name string, out bool) {
