@@ -153,14 +153,7 @@ func maxSkips(s Strategy, n int) int {
 func (w *rotation) weighted(t *tier) int {
 	w.steps += t.size()
 	for i := t.from; i < t.to && !w.ready; i++ {
-		if w.seen.has(i) {
-			continue
-		}
-		if _, ok := w.usable(i); ok {
-			continue
-		}
-		w.see(i)
-		if w.interrupted() {
+		if w.stays(i); w.interrupted() {
 			return -1
 		}
 	}
@@ -178,33 +171,41 @@ func (w *rotation) unseen(t *tier) int {
 	return -1
 }
 
-// leastBusy chooses the one with the fewest calls in flight of those that have not been seen and are ready.
+// leastBusy chooses the one with the fewest calls in flight of those that have not been seen and are ready. Equals have
+// their turn one after the other: the search begins with the one whose turn it is.
 func (w *rotation) leastBusy(t *tier) int {
 	w.steps += t.size()
+	start := t.next(LeastBusy, 0)
+	for most := maxSkips(LeastBusy, t.size()); w.left > 0 && w.skipped < most && !w.stays(start); start = t.next(LeastBusy, 0) {
+		w.skipped++
+	}
 	best, least := -1, int64(math.MaxInt64)
-	start := t.next(LeastBusy, 0) - t.from
 	for k := range t.size() {
-		i := t.from + (start+k)%t.size()
-		if w.seen.has(i) {
-			continue
-		}
+		i := t.from + (start-t.from+k)%t.size()
 		n := w.roster.entries[i].inFlight.Load()
-		if n >= least {
-			continue
-		}
-		if _, ok := w.usable(i); ok {
+		if n < least && w.stays(i) {
 			best, least = i, n
-			if n == 0 {
-				break
-			}
-			continue
 		}
-		w.see(i)
+		if least == 0 {
+			break
+		}
 		if w.interrupted() {
 			return -1
 		}
 	}
 	return best
+}
+
+// stays reports whether a member has not been seen and would take a call. One that would not has been seen thereby.
+func (w *rotation) stays(i int) bool {
+	if w.seen.has(i) {
+		return false
+	}
+	_, ok := w.usable(i)
+	if !ok {
+		w.see(i)
+	}
+	return ok
 }
 
 // keptIn reports whether a member that is not ready is in rotation all the same, since as many as may be out are out
