@@ -31,20 +31,100 @@ func Do[E, T any](ctx context.Context, p *Pool[E], fn func(context.Context, E) (
 	if err := ctx.Err(); err != nil {
 		return v, err
 	}
-	t := invocation{rotation: newRotation(ctx, &r.roster, &p.settings, p.settings.limit), settings: &p.settings}
-	for {
+	i, plain := r.first(&p.settings)
+	if !plain {
+		return doRest(ctx, p, r, fn, i, v, result{how: untried})
+	}
+	var res result
+	v, ok := tryFirst(ctx, r.entries[i], r.values[i], r.strategy == LeastBusy, fn, &res)
+	if ok {
+		return v, nil
+	}
+	return doRest(ctx, p, r, fn, i, v, res)
+}
+
+// first takes the first turn of a call. plain is true where this is all that there is to choose, and nothing limits an
+// attempt on this member: most calls come to no more, and need not pay for what is there for the others. Otherwise the
+// turn, if there is one, is still to be looked at; -1 if not.
+func (r *roster) first(s *settings) (i int, plain bool) {
+	if s.limit > 0 || len(r.tiers) == 0 {
+		return -1, false
+	}
+	switch t := &r.tiers[0]; r.strategy {
+	case Failover:
+		i = 0
+	case LeastBusy:
+		i = t.leastBusy(r.entries)
+	case Shuffle:
+		i = t.nextShuffled(s.rand())
+	default:
+		i = t.next(r.strategy, 0)
+	}
+	e := r.entries[i]
+	return i, e.timeout == 0 && e.circuit.Ready()
+}
+
+// result is how the first attempt ended.
+type result struct {
+	how     ending
+	err     error
+	outcome breaker.Outcome // where it failed
+	stop    bool            // the error was marked by Stop
+	alive   bool            // the caller's context had not ended
+}
+
+// tryFirst is attempt for a member that first has found, without limits. counts says that the strategy goes by the calls
+// in flight. Where it brings no value, res says why.
+func tryFirst[E, T any](ctx context.Context, e *entry, value E, counts bool, fn func(context.Context, E) (T, error), res *result) (v T, ok bool) {
+	var permit breaker.Permit
+	if err := e.circuit.AcquireInto(ctx, &permit); err != nil {
+		res.how, res.err = refused, err
+		return v, false
+	}
+	if counts {
+		e.inFlight.Add(1)
+	}
+	ended := false
+	defer func() {
+		if counts {
+			e.inFlight.Add(-1)
+		}
+		if !ended {
+			permit.Abort()
+		}
+	}()
+	v, err := fn(ctx, value)
+	if err == nil {
+		permit.Done(nil)
+		ended = true
+		return v, true
+	}
+	res.how = failed
+	res.err, res.stop = withoutMark(err)
+	res.alive = ctx.Err() == nil
+	res.outcome = e.circuit.Classify(ctx, res.err)
+	permit.Settle(res.outcome, res.err)
+	ended = true
+	return v, false
+}
+
+// doRest is Do after its first turn, which was the member i's, and brought v.
+func doRest[E, T any](ctx context.Context, p *Pool[E], r *memberList[E], fn func(context.Context, E) (T, error), i int, v T, res result) (T, error) {
+	var t invocation
+	t.begin(ctx, &r.roster, &p.settings, p.settings.limit)
+	how, err := t.resume(i, res)
+	for how != answered {
 		i, bypass, ok := t.next()
 		if !ok {
 			return v, t.nobody()
 		}
-		got, how, gotErr := attempt(&t, i, bypass, r.values[i], fn)
-		switch how {
-		case answered:
-			return got, gotErr
-		case failed:
+		var got T
+		got, how, err = attempt(&t, i, bypass, r.values[i], fn)
+		if how != refused {
 			v = got
 		}
 	}
+	return v, err
 }
 
 // ending is how an attempt ended.
@@ -54,6 +134,7 @@ const (
 	answered ending = iota // Do returns what it brought
 	failed                 // another member is called
 	refused                // it was not made
+	untried                // its member has not been looked at
 )
 
 // attempt calls fn for one member. However it ends, what it took of the circuit is settled.
@@ -65,7 +146,10 @@ func attempt[E, T any](t *invocation, i int, bypass bool, value E, fn func(conte
 			return v, how, err
 		}
 	}
-	counts := t.roster.begin(i)
+	counts := t.roster.strategy == LeastBusy
+	if counts {
+		t.roster.entries[i].inFlight.Add(1)
+	}
 	ctx, c := t.context(i)
 	phase := before
 	defer func() {
@@ -110,19 +194,27 @@ const (
 // invocation is one Do, or one Acquire.
 type invocation struct {
 	rotation
-	settings *settings
-	calls    []error // what the members that were called and failed returned; nil while there is none
-	prev     int     // the last of them
-	last     error   // the last real error of one: not a rejection
+	calls []error // what the members that were called and failed returned; nil while there is none
+	prev  int     // the last of them
+	last  error   // the last real error of one: not a rejection
 }
 
-// begin counts a call of a member as in flight, where the strategy goes by that.
-func (r *roster) begin(i int) bool {
-	if r.strategy != LeastBusy {
-		return false
+// resume takes up a call after the turn of member i.
+func (t *invocation) resume(i int, res result) (ending, error) {
+	if i < 0 {
+		return untried, nil
 	}
-	r.entries[i].inFlight.Add(1)
-	return true
+	t.skipped = 1
+	switch res.how {
+	case untried:
+		t.pending = i
+		return untried, nil
+	case refused:
+		t.see(i)
+		return t.refused(res.err)
+	}
+	t.see(i)
+	return t.goOn(i, res)
 }
 
 // context is the context of an attempt on a member. Where nothing limits it, it is the caller's.
@@ -131,7 +223,7 @@ func (t *invocation) context(i int) (context.Context, *attemptContext) {
 	if timeout == 0 && t.limit.IsZero() {
 		return t.ctx, nil
 	}
-	c := &attemptContext{Context: t.ctx, clock: t.clock, end: t.limit, limit: true}
+	c := &attemptContext{Context: t.ctx, clock: t.settings.clock, end: t.limit, limit: true}
 	if timeout > 0 {
 		if at := read(c.clock).Add(timeout); t.limit.IsZero() || at.Before(t.limit) {
 			c.end, c.limit = at, false
@@ -180,13 +272,19 @@ func (t *invocation) failed(i int, permit *breaker.Permit, c *attemptContext, er
 	outcome := t.outcome(i, c, alive, err)
 	permit.Settle(outcome, err)
 	c.finish(context.Canceled)
+	return t.goOn(i, result{failed, err, outcome, stop, alive})
+}
+
+// goOn says what becomes of a call after an attempt that brought an error.
+func (t *invocation) goOn(i int, res result) (ending, error) {
+	err, outcome := res.err, res.outcome
 	declined := outcome == breaker.Ignored && rejection(err)
 	switch {
-	case !alive:
+	case !res.alive:
 		return answered, t.callerEnded(err)
-	case t.late() && !stop:
+	case t.late() && !res.stop:
 		return answered, limited(err)
-	case stop || outcome != breaker.Failure && !declined:
+	case res.stop || outcome != breaker.Failure && !declined:
 		return answered, err
 	}
 	if !declined {
@@ -247,10 +345,10 @@ func limited(err error) error {
 // unavailable is the error of a call that nobody answered.
 func (t *invocation) unavailable() error {
 	e := &UnavailableError{Last: t.last, Reasons: make([]Reason, len(t.roster.entries))}
-	if c := t.clock; c != nil {
+	if c := t.settings.clock; c != nil {
 		e.now = c.Now
 	}
-	now := read(t.clock)
+	now := read(t.settings.clock)
 	for i, s := range t.roster.entries {
 		r := Reason{Member: s.name, Err: s.circuit.Refusal()}
 		var due time.Time

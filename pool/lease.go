@@ -30,7 +30,8 @@ func (p *Pool[E]) Acquire(ctx context.Context) (*Lease[E], error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	t := invocation{rotation: newRotation(ctx, &r.roster, &p.settings, 0), settings: &p.settings}
+	var t invocation
+	t.begin(ctx, &r.roster, &p.settings, 0)
 	l := &Lease[E]{}
 	for {
 		i, bypass, ok := t.next()
@@ -48,7 +49,8 @@ func (p *Pool[E]) Acquire(ctx context.Context) (*Lease[E], error) {
 		}
 		l.member = Member[E]{Name: e.name, Value: r.values[i], Priority: e.priority, Weight: e.weight, Circuit: e.circuit}
 		l.bypass = bypass
-		if r.begin(i) {
+		if r.strategy == LeastBusy {
+			e.inFlight.Add(1)
 			l.inFlight = &e.inFlight
 		}
 		return l, nil

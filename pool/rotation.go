@@ -18,12 +18,12 @@ const (
 
 // rotation is the members in the order in which one call asks them: each is looked at once at most.
 type rotation struct {
-	roster *roster
-	rand   func() float64
-	ctx    context.Context // the caller's
-	clock  breaker.Clock
-	limit  time.Time // when all of the call must end; zero for never
+	roster   *roster
+	settings *settings
+	ctx      context.Context // the caller's
+	limit    time.Time       // when all of the call must end; zero for never
 
+	pending int // the member whose turn has been taken, and is to be looked at; -1 if none
 	tier    int // the index of the tier that is being asked
 	left    int // how many of its members have not been seen
 	skipped int // how many of its turns led to nobody
@@ -35,16 +35,16 @@ type rotation struct {
 	cut     int // open members from this index on are kept in rotation by MaxEjected; -1 before it is known
 }
 
-func newRotation(ctx context.Context, r *roster, s *settings, limit time.Duration) rotation {
-	w := rotation{roster: r, rand: s.rand, ctx: ctx, clock: s.clock, cut: -1}
-	if r.strategy != Failover {
-		w.seen = newSet(len(r.entries))
+// begin starts a rotation. It fills in a zero one, which costs less than returning a new one.
+func (w *rotation) begin(ctx context.Context, r *roster, s *settings, limit time.Duration) {
+	w.ctx, w.roster, w.settings, w.pending, w.cut = ctx, r, s, -1, -1
+	if r.strategy != Failover && len(r.entries) > len(w.seen.few)*64 {
+		w.seen.many = make([]uint64, (len(r.entries)+63)/64)
 	}
 	if limit > 0 {
 		w.limit = read(s.clock).Add(limit)
 	}
 	w.enter(0)
-	return w
 }
 
 // enter begins with a tier.
@@ -103,7 +103,7 @@ func (w *rotation) usable(i int) (bypass, ok bool) {
 func (w *rotation) ended() bool { return w.ctx.Err() != nil || w.late() }
 
 // late reports whether the limit has passed.
-func (w *rotation) late() bool { return !w.limit.IsZero() && !read(w.clock).Before(w.limit) }
+func (w *rotation) late() bool { return !w.limit.IsZero() && !read(w.settings.clock).Before(w.limit) }
 
 // interrupted is ended, asked once in a while.
 func (w *rotation) interrupted() bool {
@@ -113,6 +113,10 @@ func (w *rotation) interrupted() bool {
 
 // choose returns a member of a tier that has not been seen; -1 where none is left, or where the call has ended.
 func (w *rotation) choose(t *tier) int {
+	if i := w.pending; i >= 0 {
+		w.pending = -1
+		return i
+	}
 	switch w.roster.strategy {
 	case Failover:
 		return w.from
@@ -125,7 +129,7 @@ func (w *rotation) choose(t *tier) int {
 	for most := maxSkips(w.roster.strategy, t.size()); w.skipped < most; {
 		random := 0.0
 		if w.roster.strategy == Shuffle {
-			random = w.rand()
+			random = w.settings.rand()
 		}
 		w.skipped++
 		if i := t.next(w.roster.strategy, random); !w.seen.has(i) {

@@ -28,7 +28,8 @@ type MemberSnapshot struct {
 func (p *Pool[E]) Snapshot() Snapshot {
 	r := p.load()
 	s := Snapshot{Name: p.settings.name, Strategy: r.strategy, Members: make([]MemberSnapshot, 0, len(r.entries))}
-	w := newRotation(context.Background(), &r.roster, &p.settings, 0)
+	var w rotation
+	w.begin(context.Background(), &r.roster, &p.settings, 0)
 	for i, e := range r.entries {
 		_, ready := w.usable(i)
 		s.Members = append(s.Members, MemberSnapshot{e.name, e.priority, int(e.turns()), ready, e.circuit.Snapshot()})

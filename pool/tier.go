@@ -127,6 +127,21 @@ func (t *tier) nextShuffled(random float64) int {
 	return i
 }
 
+// leastBusy takes a turn and returns the member with the fewest calls in flight, of equals the first from that turn on.
+func (t *tier) leastBusy(entries []*entry) int {
+	best := t.next(LeastBusy, 0)
+	least := entries[best].inFlight.Load()
+	for k, i := 1, best+1; k < t.size() && least > 0; k, i = k+1, i+1 {
+		if i >= t.to {
+			i = t.from
+		}
+		if n := entries[i].inFlight.Load(); n < least {
+			best, least = i, n
+		}
+	}
+	return best
+}
+
 // continueFrom takes over where the tier of the same priority was in the roster before; old may be nil.
 func (t *tier) continueFrom(old *tier, was, is *roster) {
 	if old == nil {
