@@ -389,3 +389,87 @@ func TestAttemptTimeout(t *testing.T) {
 		assert.EqualValues(t, 1, r.totals("a").Ignored)
 	})
 }
+
+func TestTheDeadlineOfAnAttempt(t *testing.T) {
+	const none = time.Duration(0)
+	for _, tc := range []struct{ caller, timeout, limit, want time.Duration }{
+		{none, none, none, none},
+		{none, 2 * time.Second, none, 2 * time.Second},
+		{none, none, 3 * time.Second, 3 * time.Second},
+		{none, 2 * time.Second, 3 * time.Second, 2 * time.Second},
+		{none, 3 * time.Second, 2 * time.Second, 2 * time.Second},
+		{time.Second, 3 * time.Second, 2 * time.Second, time.Second},
+		{time.Second, none, none, time.Second},
+		{4 * time.Second, 3 * time.Second, none, 3 * time.Second},
+	} {
+		t.Run(fmt.Sprintf("caller %v, timeout %v, limit %v", tc.caller, tc.timeout, tc.limit), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				opts := []pool.Option{pool.WithLimit(tc.limit)}
+				if tc.timeout != none {
+					opts = append(opts, pool.WithBreaker(breaker.WithTimeout(tc.timeout)))
+				}
+				p, err := pool.New(pool.Failover, names("a"), opts...)
+				require.NoError(t, err)
+				ctx, start := t.Context(), time.Now()
+				if tc.caller != none {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, tc.caller)
+					defer cancel()
+				}
+				left := func(ctx context.Context) (d time.Duration) {
+					if at, ok := ctx.Deadline(); ok {
+						d = at.Sub(start)
+					}
+					return d
+				}
+				after, err := pool.Do(ctx, p, func(ctx context.Context, _ string) (context.Context, error) {
+					assert.Equal(t, tc.want, left(ctx))
+					return ctx, nil
+				})
+				require.NoError(t, err)
+				assert.Equal(t, tc.caller, left(after), "a deadline does not reach beyond the function")
+			})
+		})
+	}
+}
+
+func TestNoLimitByDefault(t *testing.T) {
+	r := newRig(t, pool.Failover, names("a", "b"), r0)
+	_, err := pool.Do(t.Context(), r.p, func(ctx context.Context, _ string) (int, error) {
+		r.clk.Add(24 * time.Hour)
+		return 0, ctx.Err()
+	})
+	require.NoError(t, err)
+}
+
+// The end of the limit is a Failure of a member that had all of it, and says nothing of one that had a part.
+func TestTheLimitIsHeldAgainstAMemberThatHadAllOfIt(t *testing.T) {
+	for _, s := range strategies {
+		r := newRig(t, s, names("a", "b"), r0, pool.WithLimit(2*time.Second))
+		var first, second string
+		_, err := pool.Do(t.Context(), r.p, func(_ context.Context, name string) (int, error) {
+			if first == "" {
+				first = name
+				r.clk.Add(time.Second)
+				return 0, errBoom
+			}
+			second = name
+			r.clk.Add(time.Second)
+			return 0, errBoom
+		})
+		require.ErrorIs(t, err, pool.ErrLimit)
+		assert.EqualValues(t, 1, r.totals(first).Failures, "%v: it failed before the limit", s)
+		assert.EqualValues(t, 1, r.totals(second).Ignored, "%v", s)
+		assert.Zero(t, r.totals(second).Failures, "%v", s)
+
+		var alone string
+		before := map[string]uint64{"a": r.totals("a").Failures, "b": r.totals("b").Failures}
+		_, err = pool.Do(t.Context(), r.p, func(_ context.Context, name string) (int, error) {
+			alone = name
+			r.clk.Add(2 * time.Second)
+			return 0, errBoom
+		})
+		require.ErrorIs(t, err, pool.ErrLimit)
+		assert.Equal(t, before[alone]+1, r.totals(alone).Failures, "%v: it had all of it", s)
+	}
+}

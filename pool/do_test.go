@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
@@ -247,6 +249,7 @@ func TestPanicAndGoexitSettle(t *testing.T) {
 				assert.Equal(t, breaker.Open, r.state("a"))
 				s := r.p.Circuit("a").Snapshot()
 				assert.EqualValues(t, 3, s.Totals.Failures)
+				assert.EqualValues(t, 3, s.Totals.Panics)
 				assert.Zero(t, s.InFlight)
 				r.clk.Add(10 * time.Second)
 				assert.Equal(t, []string{"a"}, r.good(1), "and no probe slot is lost")
@@ -463,4 +466,125 @@ func TestEachMemberOnceAtMost(t *testing.T) {
 			}
 		})
 	})
+}
+
+func TestBR50AFailedPoolIsAFailureToWhatIsAroundIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, err := pool.New(pool.Failover, names("a", "b"), pool.WithBreaker(breaker.WithFailureThreshold(1000)))
+		require.NoError(t, err)
+		calls := 0
+		fail := func(context.Context, string) (int, error) { calls++; return 0, errBoom }
+		through := func(b *breaker.Breaker[int]) error {
+			_, err := b.Do(t.Context(), func(ctx context.Context) (int, error) { return pool.Do(ctx, p, fail) })
+			return err
+		}
+		outer := breaker.Must(breaker.New[int]("outer", breaker.WithFailureThreshold(3)))
+		for range 10 {
+			require.Error(t, through(outer))
+		}
+		totals := outer.Circuit().Snapshot().Totals
+		assert.EqualValues(t, 3, totals.Failures)
+		assert.EqualValues(t, 7, totals.Rejected)
+		assert.Zero(t, totals.Ignored)
+		assert.Equal(t, 6, calls)
+
+		retrying := breaker.Must(breaker.New[int]("retrying", breaker.WithFailureThreshold(100), breaker.WithRetry(breaker.MaxRetries(2))))
+		require.ErrorIs(t, through(retrying), errBoom)
+		assert.Equal(t, 6+3*2, calls, "each retry asks all members again")
+
+		for _, c := range p.Circuits() {
+			c.Trip(nil)
+		}
+		require.ErrorIs(t, through(retrying), breaker.ErrOpen)
+		totals = retrying.Circuit().Snapshot().Totals
+		assert.EqualValues(t, 1, totals.Ignored, "nothing ran: a rejection, which is not retried")
+		assert.Equal(t, 12, calls)
+	})
+}
+
+func TestUnavailableIsARejectionOnlyIfNothingRan(t *testing.T) {
+	r := newRig(t, pool.Failover, names("a", "b"), r0)
+	r.fail["a"], r.fail["b"] = &breaker.OpenError{Circuit: "inner"}, breaker.ErrTooManyInFlight
+	_, err := r.do()
+	require.ErrorIs(t, err, breaker.ErrOpen, "both have met rejections")
+	r.fail["b"] = errBoom
+	_, err = r.do()
+	require.NotErrorIs(t, err, breaker.ErrOpen)
+	require.ErrorIs(t, err, errBoom)
+	r.open("a", "b")
+	_, err = r.do()
+	require.ErrorIs(t, err, breaker.ErrOpen)
+	assert.True(t, strings.HasPrefix(err.Error(), "pool: no member is available: "), err)
+}
+
+func TestTheTextOfUnavailableIsBounded(t *testing.T) {
+	e := &pool.UnavailableError{Last: errBoom}
+	for i := range 10_000 {
+		e.Reasons = append(e.Reasons, pool.Reason{Member: fmt.Sprintf("m%d", i), Err: errors.New(strings.Repeat("ä", 10_000)), Called: i == 7_000})
+	}
+	text := e.Error()
+	assert.Less(t, len(text), 4096)
+	assert.True(t, utf8.ValidString(text))
+	assert.True(t, strings.HasPrefix(text, "pool: no member has answered: m7000: ä"), "one that was called comes first")
+	assert.True(t, strings.HasSuffix(text, "; and 9992 more"))
+	nested := &pool.UnavailableError{Reasons: []pool.Reason{{Member: strings.Repeat("x", 1000), Err: e}}}
+	assert.Less(t, len(nested.Error()), 512)
+}
+
+// Whatever ends the caller's context, and wherever: no further member is called, and what was taken is given back.
+func TestNoMemberIsCalledAfterTheCallersEnd(t *testing.T) {
+	for _, s := range strategies {
+		for _, deadline := range []bool{false, true} {
+			for _, where := range []string{"in the function", "in a hook", "past the circuits"} {
+				t.Run(fmt.Sprintf("%v, deadline %v, %s", s, deadline, where), func(t *testing.T) {
+					bubble(t, func(t *testing.T) { endsDuring(t, s, deadline, where) })
+				})
+			}
+		}
+	}
+}
+
+func endsDuring(t *testing.T, s pool.Strategy, deadline bool, where string) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	end := func() {
+		if deadline {
+			pass(time.Second)
+		}
+		cancel()
+	}
+	ejected := 100
+	if where == "past the circuits" {
+		ejected = 0
+	}
+	calls := 0
+	p, err := pool.New(s, names("a", "b", "c"), pool.MaxEjected(ejected), pool.WithHooks(pool.Hooks{Moved: func(context.Context, pool.Moved) {
+		if where != "in the function" {
+			end()
+		}
+	}}))
+	require.NoError(t, err)
+	for _, c := range p.Circuits() {
+		if ejected == 0 {
+			c.Trip(nil)
+		}
+	}
+	_, err = pool.Do(ctx, p, func(context.Context, string) (int, error) {
+		calls++
+		if where == "in the function" {
+			end()
+		}
+		return 0, errBoom
+	})
+	want := context.Canceled
+	if deadline {
+		want = context.DeadlineExceeded
+	}
+	require.ErrorIs(t, err, want)
+	require.ErrorIs(t, err, errBoom)
+	assert.Equal(t, 1, calls)
+	for _, c := range p.Circuits() {
+		assert.Zero(t, c.Snapshot().InFlight)
+		assert.LessOrEqual(t, c.Snapshot().Totals.Failures, uint64(1))
+	}
 }
