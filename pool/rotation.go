@@ -32,6 +32,7 @@ type rotation struct {
 	ready   bool // those of the tier that have not been seen were ready when last looked at
 	steps   int
 	looks   int
+	over    bool // the caller's context or the limit has ended
 	cut     int // open members from this index on are kept in rotation by MaxEjected; -1 before it is known
 }
 
@@ -60,7 +61,7 @@ func (w *rotation) enter(k int) {
 // where nobody is left, and where the caller's context or the limit has ended.
 func (w *rotation) next() (i int, bypass, ok bool) {
 	for ; w.tier < len(w.roster.tiers); w.enter(w.tier + 1) {
-		for w.left > 0 {
+		for w.left > 0 && !w.over {
 			i := w.choose(&w.roster.tiers[w.tier])
 			if i < 0 {
 				break
@@ -69,11 +70,9 @@ func (w *rotation) next() (i int, bypass, ok bool) {
 			if bypass, ok := w.usable(i); ok {
 				return i, bypass, true
 			}
-			if w.interrupted() {
-				return 0, false, false
-			}
+			w.interrupted()
 		}
-		if w.ended() {
+		if w.over || w.ended() {
 			break
 		}
 	}
@@ -105,10 +104,13 @@ func (w *rotation) ended() bool { return w.ctx.Err() != nil || w.late() }
 // late reports whether the limit has passed.
 func (w *rotation) late() bool { return !w.limit.IsZero() && !read(w.settings.clock).Before(w.limit) }
 
-// interrupted is ended, asked once in a while.
+// interrupted is ended, asked once in a while. Once true it stays so.
 func (w *rotation) interrupted() bool {
 	w.looks++
-	return w.looks%lookEvery == 0 && w.ended()
+	if w.looks%lookEvery == 0 && w.ended() {
+		w.over = true
+	}
+	return w.over
 }
 
 // choose returns a member of a tier that has not been seen; -1 where none is left, or where the call has ended.
@@ -181,7 +183,9 @@ func (w *rotation) leastBusy(t *tier) int {
 	w.steps += t.size()
 	start := t.next(LeastBusy, 0)
 	for most := maxSkips(LeastBusy, t.size()); w.left > 0 && w.skipped < most && !w.stays(start); start = t.next(LeastBusy, 0) {
-		w.skipped++
+		if w.skipped++; w.interrupted() {
+			return -1
+		}
 	}
 	best, least := -1, int64(math.MaxInt64)
 	for k := range t.size() {
@@ -218,7 +222,7 @@ func (w *rotation) keptIn(i int) bool {
 	if w.cut < 0 {
 		w.findCut()
 	}
-	if i < w.cut {
+	if i < w.cut || w.over {
 		return false
 	}
 	e, ok := w.roster.entries[i].circuit.Refusal().(*breaker.OpenError)
