@@ -228,34 +228,38 @@ func TestAHookThatEndsTheGoroutineKeepsNoSlot(t *testing.T) {
 
 func TestPanicAndGoexitSettle(t *testing.T) {
 	for name, end := range map[string]func(){"panic": func() { panic(errBoom) }, "goexit": runtime.Goexit} {
-		t.Run(name, func(t *testing.T) {
-			guard(t, func() {
-				r := newRig(t, pool.Failover, names("a", "b"), r0)
-				for range 3 {
-					done := make(chan any)
-					go func() {
-						defer func() { done <- recover() }()
-						_, _ = pool.Do(t.Context(), r.p, func(ctx context.Context, name string) (int, error) {
-							_, _ = r.call(ctx, name)
-							end()
-							return 0, nil
-						})
-					}()
-					if got := <-done; name == "panic" {
-						assert.Equal(t, errBoom, got, "unchanged")
-					}
-				}
-				assert.Equal(t, map[string]int{"a": 3}, count(r.called()), "nobody else is called")
-				assert.Equal(t, breaker.Open, r.state("a"))
-				s := r.p.Circuit("a").Snapshot()
-				assert.EqualValues(t, 3, s.Totals.Failures)
-				assert.EqualValues(t, 3, s.Totals.Panics)
-				assert.Zero(t, s.InFlight)
-				r.clk.Add(10 * time.Second)
-				assert.Equal(t, []string{"a"}, r.good(1), "and no probe slot is lost")
+		for _, limit := range []time.Duration{0, time.Minute} {
+			t.Run(fmt.Sprintf("%s, limit %v", name, limit), func(t *testing.T) {
+				guard(t, func() { endsAbnormally(t, limit, name == "panic", end) })
 			})
-		})
+		}
 	}
+}
+
+func endsAbnormally(t *testing.T, limit time.Duration, panics bool, end func()) {
+	r := newRig(t, pool.Failover, names("a", "b"), r0, pool.WithLimit(limit))
+	for range 3 {
+		done := make(chan any)
+		go func() {
+			defer func() { done <- recover() }()
+			_, _ = pool.Do(t.Context(), r.p, func(ctx context.Context, name string) (int, error) {
+				_, _ = r.call(ctx, name)
+				end()
+				return 0, nil
+			})
+		}()
+		if got := <-done; panics {
+			assert.Equal(t, errBoom, got, "unchanged")
+		}
+	}
+	assert.Equal(t, map[string]int{"a": 3}, count(r.called()), "no other member is called")
+	assert.Equal(t, breaker.Open, r.state("a"))
+	s := r.p.Circuit("a").Snapshot()
+	assert.EqualValues(t, 3, s.Totals.Failures)
+	assert.EqualValues(t, 3, s.Totals.Panics)
+	assert.Zero(t, s.InFlight)
+	r.clk.Add(10 * time.Second)
+	assert.Equal(t, []string{"a"}, r.good(1), "and no probe slot is lost")
 }
 
 func TestAPanickingIgnoreListSettles(t *testing.T) {
@@ -519,8 +523,9 @@ func TestUnavailableIsARejectionOnlyIfNothingRan(t *testing.T) {
 
 func TestTheTextOfUnavailableIsBounded(t *testing.T) {
 	e := &pool.UnavailableError{Last: errBoom}
+	long := errors.New(strings.Repeat("ä", 10_000))
 	for i := range 10_000 {
-		e.Reasons = append(e.Reasons, pool.Reason{Member: fmt.Sprintf("m%d", i), Err: errors.New(strings.Repeat("ä", 10_000)), Called: i == 7_000})
+		e.Reasons = append(e.Reasons, pool.Reason{Member: fmt.Sprintf("m%d", i), Err: long, Called: i == 7_000})
 	}
 	text := e.Error()
 	assert.Less(t, len(text), 4096)
