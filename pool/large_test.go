@@ -164,3 +164,28 @@ func TestALargePoolIsMadeInLinearTime(t *testing.T) {
 		assert.Less(t, best, 2*time.Second)
 	})
 }
+
+// A weighted turn costs time in proportion to the members: a call in vain takes a few of them and not one for each.
+func TestACallInVainTakesFewWeightedTurns(t *testing.T) {
+	guard(t, func() {
+		members := make([]pool.Member[int], crowd)
+		for i := range members {
+			members[i] = pool.Member[int]{Name: fmt.Sprint(i), Value: i}
+		}
+		p, err := pool.New(pool.WeightedRoundRobin, members)
+		require.NoError(t, err)
+		for _, c := range p.Circuits() {
+			c.Trip(nil)
+		}
+		same := func(_ context.Context, i int) (int, error) { return i, nil }
+		_, err = pool.Do(t.Context(), p, same)
+		require.ErrorIs(t, err, breaker.ErrOpen)
+		for _, c := range p.Circuits() {
+			c.Reset()
+		}
+		next, err := pool.Do(t.Context(), p, same)
+		require.NoError(t, err)
+		assert.Greater(t, next, 0, "turns have been taken")
+		assert.LessOrEqual(t, next, 64, "equals have their turns in order")
+	})
+}

@@ -33,7 +33,7 @@ type rotation struct {
 	steps   int
 	looks   int
 	over    bool // the caller's context or the limit has ended
-	cut     int // open members from this index on are kept in rotation by MaxEjected; -1 before it is known
+	cut     int  // open members from this index on are kept in rotation by MaxEjected; -1 before it is known
 }
 
 // begin starts a rotation. It fills in a zero one, which costs less than returning a new one.
