@@ -43,3 +43,24 @@ func TestAllocations(t *testing.T) {
 		}
 	}
 }
+
+// With default options a call allocates nothing, and a lease is one allocation.
+func TestAllocationsByDefault(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	for _, s := range strategies {
+		p, ctx := many(t, s, 3, false), t.Context()
+		assert.Zero(t, testing.AllocsPerRun(1000, func() {
+			_, _ = pool.Do(ctx, p, func(_ context.Context, v int) (int, error) { return v, nil })
+		}), "%v", s)
+		assert.EqualValues(t, 1, testing.AllocsPerRun(1000, func() {
+			l, err := p.Acquire(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			l.Done(nil)
+		}), "%v", s)
+	}
+}

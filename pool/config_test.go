@@ -13,6 +13,7 @@ import (
 
 	"github.com/breakerkit/breaker"
 	"github.com/breakerkit/breaker/pool"
+	"github.com/breakerkit/breaker/store"
 )
 
 // A Pool is a Source.
@@ -27,7 +28,7 @@ func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 		want     []string
 	}{
 		"no members":       {want: []string{"pool: Members: must be at least one, got none"}},
-		"unknown strategy": {strategy: 9, members: names("a"), want: []string{"pool: Strategy: must be one of failover, round-robin, weighted-round-robin, shuffle, got 9"}},
+		"unknown strategy": {strategy: 9, members: names("a"), want: []string{"pool: Strategy: must be one of failover, round-robin, weighted-round-robin, shuffle, least-busy, got 9"}},
 		"names and weights": {members: []pool.Member[string]{{Name: "a"}, {}, {Name: "a"}, {Name: "b", Weight: -1}, {Name: "c", Weight: 1_000_001}}, want: []string{
 			`pool: Members[1].Name: must not be empty, got ""`,
 			`pool: Members[2].Name: must be unique in the pool, got "a" again`,
@@ -45,6 +46,16 @@ func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 			"pool: MaxEjected: must be from 0 to 100, got -1",
 			"pool: MaxEjected: must be from 0 to 100, got 101",
 			"pool: Option: must not be nil",
+		}},
+		"names of the pool": {members: names("a"), opts: []pool.Option{pool.WithName(""), pool.WithName("a/b")}, want: []string{
+			`pool: Name: must not be empty or hold a slash, got ""`,
+			`pool: Name: must not be empty or hold a slash, got "a/b"`,
+		}},
+		"a circuit with the name of one to be made": {members: []pool.Member[string]{{Name: "a", Circuit: breaker.Must(breaker.NewCircuit("p/b"))}, {Name: "b"}}, opts: []pool.Option{pool.WithName("p")}, want: []string{
+			`pool: Members[1].Circuit: must be the member's own, got "p/b", which "a" has`,
+		}},
+		"a store without a name": {members: names("a", "b"), opts: []pool.Option{pool.WithBreaker(breaker.WithStore(store.NewMemory()))}, want: []string{
+			"pool: Name: must be given with WithName where circuits have a Store: circuits of one name share their state",
 		}},
 		"nil": {members: names("a"), opts: []pool.Option{pool.WithRand(nil), pool.WithClock(nil), pool.WithClock((*clock.Mock)(nil)), pool.PerMember[string](nil), pool.WithBreaker(nil)}, want: []string{
 			"pool: Rand: must not be nil",
@@ -123,7 +134,7 @@ func TestTheClock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			clk := clock.NewMock()
-			p, err := pool.New(pool.Failover, names("a"), opts(clk)...)
+			p, err := pool.New(pool.Failover, names("a"), append(opts(clk), pool.WithLimit(5*time.Second))...)
 			require.NoError(t, err)
 			_, err = pool.Do(t.Context(), p, func(ctx context.Context, _ string) (int, error) {
 				clk.Add(5 * time.Second)
@@ -139,7 +150,7 @@ func TestTheClock(t *testing.T) {
 
 func TestStrategyNames(t *testing.T) {
 	for s, want := range map[pool.Strategy]string{
-		pool.Failover: "failover", pool.RoundRobin: "round-robin", pool.WeightedRoundRobin: "weighted-round-robin", pool.Shuffle: "shuffle", 7: "Strategy(7)",
+		pool.Failover: "failover", pool.RoundRobin: "round-robin", pool.WeightedRoundRobin: "weighted-round-robin", pool.Shuffle: "shuffle", pool.LeastBusy: "least-busy", 7: "Strategy(7)",
 	} {
 		assert.Equal(t, want, s.String())
 		text, err := s.MarshalText()
@@ -154,4 +165,58 @@ func TestStrategyNames(t *testing.T) {
 func TestErrorsOfLimit(t *testing.T) {
 	assert.True(t, errors.Is(pool.ErrLimit, context.DeadlineExceeded))
 	assert.EqualError(t, pool.ErrLimit, "pool: the limit has passed: context deadline exceeded")
+}
+
+func TestCircuitsAreNamedAfterPoolAndMember(t *testing.T) {
+	r := newRig(t, pool.Failover, names("a/1", "b"), pool.WithName("models"))
+	assert.Equal(t, "models/a/1", r.p.Circuit("a/1").Name())
+	assert.Nil(t, r.p.Circuit("models/b"), "members keep their names")
+	require.NoError(t, r.p.Add(pool.Member[string]{Name: "c"}))
+	assert.Equal(t, "models/c", r.p.Circuit("c").Name())
+	assert.Equal(t, "models", r.p.Snapshot().Name)
+	var all []string
+	for n := range r.p.Circuits() {
+		all = append(all, n)
+	}
+	assert.Equal(t, []string{"models/a/1", "models/b", "models/c"}, all)
+	given := breaker.Must(breaker.NewCircuit("given"))
+	require.NoError(t, r.p.Add(pool.Member[string]{Name: "d", Circuit: given}))
+	assert.Equal(t, "given", r.p.Circuit("d").Name())
+}
+
+func TestBR33PoolsOnOneStoreDoNotShareAMembersName(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		ledgers := store.NewMemory()
+		shared := pool.WithBreaker(breaker.WithStore(ledgers), breaker.WithFailureThreshold(1))
+		var pools []*pool.Pool[string]
+		for _, name := range []string{"models", "search"} {
+			p, err := pool.New(pool.Failover, names("primary"), shared, pool.WithName(name))
+			require.NoError(t, err)
+			pools = append(pools, p)
+		}
+		_, err := pool.Do(t.Context(), pools[0], func(context.Context, string) (int, error) { return 0, errBoom })
+		require.ErrorIs(t, err, errBoom)
+		pass(time.Second)
+		assert.Equal(t, breaker.Open, pools[0].Circuit("primary").State())
+		assert.Equal(t, breaker.Closed, pools[1].Circuit("primary").State())
+
+		p, err := pool.New(pool.Failover, names("primary"))
+		require.NoError(t, err)
+		pools = append(pools, p)
+		_, err = pool.New(pool.Failover, names("primary"), shared)
+		require.ErrorContains(t, err, "pool: Name: must be given with WithName")
+		p, err = pool.New(pool.Failover, names("plain"), pool.PerMember(func(m pool.Member[string]) []breaker.Option {
+			if m.Name == "primary" {
+				return []breaker.Option{breaker.WithStore(ledgers)}
+			}
+			return nil
+		}))
+		require.NoError(t, err)
+		pools = append(pools, p)
+		require.ErrorContains(t, p.Add(pool.Member[string]{Name: "primary"}), "pool: Name: must be given with WithName")
+		assert.Nil(t, p.Circuit("primary"))
+		for _, p := range pools {
+			require.NoError(t, p.Close())
+		}
+	})
 }

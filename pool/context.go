@@ -10,12 +10,12 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-// attemptContext is the context of one attempt. While the attempt runs it ends at a time of its own, or with the caller's. After
-// the attempt has brought a value it follows the caller's alone, for as long as somebody holds it; after any other end of
-// the attempt it has ended. Its Deadline and its values are the caller's.
+// attemptContext is the context of one attempt. While the attempt runs it ends at a time of its own, or with the caller's,
+// and its Deadline is whichever comes first. After the attempt has brought a value it is released: it follows the caller's
+// context alone, for as long as somebody holds it. After any other end of the attempt it has ended.
 //
 // An attempt that never asks for Done costs one allocation and no timer. A derived context of the context package would
-// have to be cancelled to be let go, and would take Canceled for the Err of a deadline.
+// have to be cancelled to be released, and would take Canceled for the Err of a deadline.
 type attemptContext struct {
 	context.Context // the caller's
 	clock           breaker.Clock
@@ -31,115 +31,125 @@ type attemptContext struct {
 	unfollow  func() bool
 }
 
-// Err is the caller's, or DeadlineExceeded once the time is up.
-func (l *attemptContext) Err() error {
-	if err := l.Context.Err(); err != nil {
-		l.finish(err)
-	} else if l.bounded() && l.late() {
-		l.finish(context.DeadlineExceeded)
+// Deadline is the end of the attempt, or the caller's deadline if that is earlier; once released, the caller's. It is for
+// those who tell the other side how long they will wait. With an injected clock the end of the attempt is by that clock.
+func (c *attemptContext) Deadline() (time.Time, bool) {
+	at, ok := c.Context.Deadline()
+	if !c.bounded() || ok && at.Before(c.end) {
+		return at, ok
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
+	return c.end, true
+}
+
+// Err is the caller's, or DeadlineExceeded once the time is up.
+func (c *attemptContext) Err() error {
+	if err := c.Context.Err(); err != nil {
+		c.finish(err)
+	} else if c.bounded() && c.late() {
+		c.finish(context.DeadlineExceeded)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
 }
 
 // Done is closed when Err is no longer nil.
-func (l *attemptContext) Done() <-chan struct{} {
-	l.mu.Lock()
-	if l.done == nil && l.released && l.err == nil {
-		l.mu.Unlock()
-		return l.Context.Done()
+func (c *attemptContext) Done() <-chan struct{} {
+	c.mu.Lock()
+	if c.done == nil && c.released && c.err == nil {
+		c.mu.Unlock()
+		return c.Context.Done()
 	}
-	first := l.done == nil
+	first := c.done == nil
 	if first {
-		l.done = make(chan struct{})
-		if l.err != nil {
-			close(l.done)
+		c.done = make(chan struct{})
+		if c.err != nil {
+			close(c.done)
 			first = false
 		}
 	}
-	done := l.done
-	l.mu.Unlock()
+	done := c.done
+	c.mu.Unlock()
 	if first {
-		l.watch()
+		c.watch()
 	}
 	return done
 }
 
 // AfterFunc lets contexts derived from this one do without a goroutine each; see context.AfterFunc.
-func (l *attemptContext) AfterFunc(f func()) (stop func() bool) {
-	if l.Done() == l.Context.Done() {
-		return context.AfterFunc(l.Context, f)
+func (c *attemptContext) AfterFunc(f func()) (stop func() bool) {
+	if c.Done() == c.Context.Done() {
+		return context.AfterFunc(c.Context, f)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
 		go f()
 		return func() bool { return false }
 	}
-	if l.then == nil {
-		l.then = make(map[*func()]struct{})
+	if c.then == nil {
+		c.then = make(map[*func()]struct{})
 	}
-	l.then[&f] = struct{}{}
+	c.then[&f] = struct{}{}
 	return func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		_, waiting := l.then[&f]
-		delete(l.then, &f)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		_, waiting := c.then[&f]
+		delete(c.then, &f)
 		return waiting
 	}
 }
 
-// held reports whether the time still matters.
-func (l *attemptContext) bounded() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.released && l.err == nil
+// bounded reports whether the attempt's own time still matters.
+func (c *attemptContext) bounded() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.released
 }
 
 // late reports whether the time is up.
-func (l *attemptContext) late() bool { return !read(l.clock).Before(l.end) }
+func (c *attemptContext) late() bool { return !read(c.clock).Before(c.end) }
 
 // release ends the attempt with a value: from here on only the caller's context counts. On a nil attemptContext it does nothing.
-func (l *attemptContext) release() {
-	if l == nil {
+func (c *attemptContext) release() {
+	if c == nil {
 		return
 	}
-	l.mu.Lock()
-	l.released = true
-	stop := l.stopTimer
-	l.stopTimer = nil
-	l.mu.Unlock()
+	c.mu.Lock()
+	c.released = true
+	stop := c.stopTimer
+	c.stopTimer = nil
+	c.mu.Unlock()
 	if stop != nil {
 		stop()
 	}
 }
 
 // finish ends the context, unless it has ended. On a nil attemptContext it does nothing.
-func (l *attemptContext) finish(err error) {
-	if l == nil {
+func (c *attemptContext) finish(err error) {
+	if c == nil {
 		return
 	}
-	caller := l.Context.Err()
-	l.mu.Lock()
-	if l.released {
+	caller := c.Context.Err()
+	c.mu.Lock()
+	if c.released {
 		err = caller // a timer that was under way comes too late
 	}
-	if l.err != nil || err == nil {
-		l.mu.Unlock()
+	if c.err != nil || err == nil {
+		c.mu.Unlock()
 		return
 	}
-	l.err = err
-	if l.done != nil {
-		close(l.done)
+	c.err = err
+	if c.done != nil {
+		close(c.done)
 	}
-	stop, unfollow := l.stopTimer, l.unfollow
-	l.stopTimer, l.unfollow = nil, nil
-	for f := range l.then {
+	stop, unfollow := c.stopTimer, c.unfollow
+	c.stopTimer, c.unfollow = nil, nil
+	for f := range c.then {
 		go (*f)()
 	}
-	l.then = nil
-	l.mu.Unlock()
+	c.then = nil
+	c.mu.Unlock()
 	stopAll(stop, unfollow)
 }
 
@@ -153,42 +163,42 @@ func stopAll(stop func(), unfollow func() bool) {
 }
 
 // watch sees to it that done is closed when the time is up, or when the caller's context ends.
-func (l *attemptContext) watch() {
-	stop := after(l.clock, l.end.Sub(read(l.clock)), func() { l.finish(context.DeadlineExceeded) })
-	unfollow := l.follow()
-	l.mu.Lock()
-	if l.err == nil {
-		l.unfollow, unfollow = unfollow, nil
-		if !l.released {
-			l.stopTimer, stop = stop, nil
+func (c *attemptContext) watch() {
+	stop := after(c.clock, c.end.Sub(read(c.clock)), func() { c.finish(context.DeadlineExceeded) })
+	unfollow := c.follow()
+	c.mu.Lock()
+	if c.err == nil {
+		c.unfollow, unfollow = unfollow, nil
+		if !c.released {
+			c.stopTimer, stop = stop, nil
 		}
 	}
-	l.mu.Unlock()
+	c.mu.Unlock()
 	stopAll(stop, unfollow) // what is left, where it has ended meanwhile
 }
 
 // follow ends the context with the caller's. The caller's may live much longer than what the attempt has brought: it must
 // not keep the attemptContext, and is rid of the rest when nobody else keeps it either.
-func (l *attemptContext) follow() (unfollow func() bool) {
-	if l.Context.Done() == nil {
+func (c *attemptContext) follow() (unfollow func() bool) {
+	if c.Context.Done() == nil {
 		return nil
 	}
-	caller, me := l.Context, weak.Make(l)
+	caller, me := c.Context, weak.Make(c)
 	unfollow = context.AfterFunc(caller, func() {
-		if l := me.Value(); l != nil {
-			l.finish(caller.Err())
+		if c := me.Value(); c != nil {
+			c.finish(caller.Err())
 		}
 	})
-	runtime.AddCleanup(l, func(unfollow func() bool) { unfollow() }, unfollow)
+	runtime.AddCleanup(c, func(unfollow func() bool) { unfollow() }, unfollow)
 	return unfollow
 }
 
 // read reads a clock; nil is the time package.
-func read(c breaker.Clock) time.Time {
-	if c == nil {
+func read(clk breaker.Clock) time.Time {
+	if clk == nil {
 		return time.Now()
 	}
-	return c.Now()
+	return clk.Now()
 }
 
 // after calls f once d has passed, in a goroutine of its own.

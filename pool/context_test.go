@@ -140,6 +140,7 @@ func TestAStreamFollowsTheCallerOnly(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			p, err := pool.New(pool.Failover, names("a"), pool.WithBreaker(breaker.WithTimeout(2*time.Second)))
 			require.NoError(t, err)
+			start := time.Now()
 			caller, cancel := context.WithCancelCause(context.WithValue(t.Context(), status(1), "value"))
 			stream, err := pool.Do(caller, p, func(ctx context.Context, _ string) (context.Context, error) {
 				if early {
@@ -149,12 +150,15 @@ func TestAStreamFollowsTheCallerOnly(t *testing.T) {
 					case <-time.After(time.Second):
 					}
 				}
-				_, hasDeadline := ctx.Deadline()
-				assert.False(t, hasDeadline, "a deadline would reach beyond fn")
+				at, ok := ctx.Deadline()
+				assert.True(t, ok)
+				assert.Equal(t, start.Add(2*time.Second), at)
 				assert.Equal(t, "value", ctx.Value(status(1)))
 				return ctx, nil
 			})
 			require.NoError(t, err)
+			_, ok := stream.Deadline()
+			assert.False(t, ok, "a deadline would reach beyond fn")
 			child, stop := context.WithTimeout(stream, 2*time.Hour)
 			defer stop()
 			pass(time.Hour)
@@ -178,7 +182,7 @@ func TestAStreamFollowsTheCallerOnly(t *testing.T) {
 
 func TestTheContextOfAFailedAttemptHasEnded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, err := pool.New(pool.Failover, names("a", "b"))
+		p, err := pool.New(pool.Failover, names("a", "b"), pool.WithLimit(5*time.Second))
 		require.NoError(t, err)
 		var first context.Context
 		_, err = pool.Do(t.Context(), p, func(ctx context.Context, name string) (int, error) {
@@ -207,7 +211,7 @@ func TestTheContextOfAFailedAttemptHasEnded(t *testing.T) {
 func TestDerivedContexts(t *testing.T) {
 	t.Run("end with the limit", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			p, err := pool.New(pool.Failover, names("a", "b"))
+			p, err := pool.New(pool.Failover, names("a", "b"), pool.WithLimit(5*time.Second))
 			require.NoError(t, err)
 			start, ended := time.Now(), false
 			_, err = pool.Do(t.Context(), p, func(ctx context.Context, _ string) (int, error) {
@@ -244,7 +248,7 @@ func TestDerivedContexts(t *testing.T) {
 	})
 	t.Run("of a stream end with the caller", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			p, err := pool.New(pool.Failover, names("a", "b"))
+			p, err := pool.New(pool.Failover, names("a", "b"), pool.WithLimit(5*time.Second))
 			require.NoError(t, err)
 			caller, cancel := context.WithCancel(t.Context())
 			stream, err := pool.Do(caller, p, func(ctx context.Context, _ string) (context.Context, error) {
@@ -294,7 +298,7 @@ func (c *countingContext) AfterFunc(f func()) func() bool {
 
 func TestACallersContextDoesNotFillUp(t *testing.T) {
 	guard(t, func() {
-		p, err := pool.New(pool.Failover, names("a", "b"))
+		p, err := pool.New(pool.Failover, names("a", "b"), pool.WithLimit(5*time.Second))
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -321,7 +325,8 @@ func TestACallersContextDoesNotFillUp(t *testing.T) {
 func TestAttemptTimeout(t *testing.T) {
 	t.Run("moves on", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			p, err := pool.New(pool.Failover, names("a", "b", "c"), pool.WithBreaker(breaker.WithTimeout(2*time.Second), breaker.WithIgnore(context.DeadlineExceeded)))
+			p, err := pool.New(pool.Failover, names("a", "b", "c"), pool.WithLimit(5*time.Second),
+				pool.WithBreaker(breaker.WithTimeout(2*time.Second), breaker.WithIgnore(context.DeadlineExceeded)))
 			require.NoError(t, err)
 			start := time.Now()
 			var at []time.Duration
@@ -333,9 +338,10 @@ func TestAttemptTimeout(t *testing.T) {
 			require.ErrorIs(t, err, pool.ErrLimit)
 			assert.Equal(t, []time.Duration{0, 2 * time.Second, 4 * time.Second}, at)
 			assert.Equal(t, 5*time.Second, time.Since(start))
-			for _, c := range p.Circuits() {
-				assert.EqualValues(t, 1, c.Snapshot().Totals.Failures, "whatever the error says")
+			for _, n := range []string{"a", "b"} {
+				assert.EqualValues(t, 1, p.Circuit(n).Snapshot().Totals.Failures, "whatever the error says")
 			}
+			assert.EqualValues(t, 1, p.Circuit("c").Snapshot().Totals.Ignored, "it had what the others had left of the limit")
 		})
 	})
 	t.Run("a value that comes too late", func(t *testing.T) {
@@ -382,4 +388,88 @@ func TestAttemptTimeout(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		assert.EqualValues(t, 1, r.totals("a").Ignored)
 	})
+}
+
+func TestTheDeadlineOfAnAttempt(t *testing.T) {
+	const none = time.Duration(0)
+	for _, tc := range []struct{ caller, timeout, limit, want time.Duration }{
+		{none, none, none, none},
+		{none, 2 * time.Second, none, 2 * time.Second},
+		{none, none, 3 * time.Second, 3 * time.Second},
+		{none, 2 * time.Second, 3 * time.Second, 2 * time.Second},
+		{none, 3 * time.Second, 2 * time.Second, 2 * time.Second},
+		{time.Second, 3 * time.Second, 2 * time.Second, time.Second},
+		{time.Second, none, none, time.Second},
+		{4 * time.Second, 3 * time.Second, none, 3 * time.Second},
+	} {
+		t.Run(fmt.Sprintf("caller %v, timeout %v, limit %v", tc.caller, tc.timeout, tc.limit), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				opts := []pool.Option{pool.WithLimit(tc.limit)}
+				if tc.timeout != none {
+					opts = append(opts, pool.WithBreaker(breaker.WithTimeout(tc.timeout)))
+				}
+				p, err := pool.New(pool.Failover, names("a"), opts...)
+				require.NoError(t, err)
+				ctx, start := t.Context(), time.Now()
+				if tc.caller != none {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, tc.caller)
+					defer cancel()
+				}
+				left := func(ctx context.Context) (d time.Duration) {
+					if at, ok := ctx.Deadline(); ok {
+						d = at.Sub(start)
+					}
+					return d
+				}
+				after, err := pool.Do(ctx, p, func(ctx context.Context, _ string) (context.Context, error) {
+					assert.Equal(t, tc.want, left(ctx))
+					return ctx, nil
+				})
+				require.NoError(t, err)
+				assert.Equal(t, tc.caller, left(after), "a deadline does not reach beyond the function")
+			})
+		})
+	}
+}
+
+func TestNoLimitByDefault(t *testing.T) {
+	r := newRig(t, pool.Failover, names("a", "b"), r0)
+	_, err := pool.Do(t.Context(), r.p, func(ctx context.Context, _ string) (int, error) {
+		r.clk.Add(24 * time.Hour)
+		return 0, ctx.Err()
+	})
+	require.NoError(t, err)
+}
+
+// The end of the limit is a Failure of a member that had all of it, and says nothing of one that had a part.
+func TestTheLimitIsHeldAgainstAMemberThatHadAllOfIt(t *testing.T) {
+	for _, s := range strategies {
+		r := newRig(t, s, names("a", "b"), r0, pool.WithLimit(2*time.Second))
+		var first, second string
+		_, err := pool.Do(t.Context(), r.p, func(_ context.Context, name string) (int, error) {
+			if first == "" {
+				first = name
+				r.clk.Add(time.Second)
+				return 0, errBoom
+			}
+			second = name
+			r.clk.Add(time.Second)
+			return 0, errBoom
+		})
+		require.ErrorIs(t, err, pool.ErrLimit)
+		assert.EqualValues(t, 1, r.totals(first).Failures, "%v: it failed before the limit", s)
+		assert.EqualValues(t, 1, r.totals(second).Ignored, "%v", s)
+		assert.Zero(t, r.totals(second).Failures, "%v", s)
+
+		var alone string
+		before := map[string]uint64{"a": r.totals("a").Failures, "b": r.totals("b").Failures}
+		_, err = pool.Do(t.Context(), r.p, func(_ context.Context, name string) (int, error) {
+			alone = name
+			r.clk.Add(2 * time.Second)
+			return 0, errBoom
+		})
+		require.ErrorIs(t, err, pool.ErrLimit)
+		assert.Equal(t, before[alone]+1, r.totals(alone).Failures, "%v: it had all of it", s)
+	}
 }

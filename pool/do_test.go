@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
@@ -76,7 +78,7 @@ func TestAllFailed(t *testing.T) {
 	none, ok := errors.AsType[*pool.UnavailableError](err)
 	require.True(t, ok)
 	assert.Equal(t, status(503), none.Last)
-	require.ErrorIs(t, err, breaker.ErrOpen)
+	require.NotErrorIs(t, err, breaker.ErrOpen, "members were called and failed")
 	got, ok := errors.AsType[status](err)
 	assert.True(t, ok)
 	assert.Equal(t, status(503), got)
@@ -85,7 +87,7 @@ func TestAllFailed(t *testing.T) {
 	assert.Equal(t, []bool{false, true, true, true}, []bool{none.Reasons[0].Called, none.Reasons[1].Called, none.Reasons[2].Called, none.Reasons[3].Called})
 	assert.Equal(t, status(500), none.Reasons[1].Err)
 	assert.ErrorIs(t, none.Reasons[2].Err, breaker.ErrOpen)
-	assert.Equal(t, `pool: no member is available: a: breaker: circuit "a" is open; b: status 500; c: inside: breaker: circuit is open; d: status 503`, err.Error())
+	assert.Equal(t, `pool: no member has answered: a: breaker: circuit "a" is open; b: status 500; c: inside: breaker: circuit is open; d: status 503`, err.Error())
 
 	assert.EqualValues(t, 1, r.totals("b").Failures)
 	assert.EqualValues(t, 1, r.totals("c").Ignored)
@@ -157,35 +159,42 @@ func (c *raceClock) Now() time.Time {
 	return c.Mock.Now()
 }
 
+// lostRace makes a call of a pool of a and b, of which a is chosen as ready and its one probe slot then lost to another.
+func lostRace(t *testing.T, call func(p *pool.Pool[string])) {
+	clk := &raceClock{Mock: clock.NewMock()}
+	a := breaker.Must(breaker.NewCircuit("a", breaker.WithClock(clk), breaker.WithSuccessThreshold(1)))
+	var moves []pool.Moved
+	p, err := pool.New(pool.Failover, []pool.Member[string]{{Name: "a", Value: "a", Circuit: a}, {Name: "b", Value: "b"}},
+		pool.WithHooks(pool.Hooks{Moved: func(_ context.Context, m pool.Moved) { moves = append(moves, m) }}))
+	require.NoError(t, err)
+	a.Trip(nil)
+	a.OfferProbe()
+	var taken *breaker.Permit
+	clk.at = clk.reads.Load() + 2 // the first read is Ready's
+	clk.then = func() {
+		taken, err = a.Acquire(t.Context())
+		require.NoError(t, err)
+	}
+	call(p)
+	require.NotNil(t, taken, "the race took place")
+	assert.EqualValues(t, 1, a.Snapshot().Totals.Rejected)
+	assert.EqualValues(t, 1, p.Circuit("b").Snapshot().Totals.Successes)
+	assert.Empty(t, moves, "no member was called and failed")
+	taken.Done(nil)
+	assert.Equal(t, breaker.Closed, a.State())
+}
+
 func TestALostRaceMovesOn(t *testing.T) {
 	guard(t, func() {
-		clk := &raceClock{Mock: clock.NewMock()}
-		a := breaker.Must(breaker.NewCircuit("a", breaker.WithClock(clk), breaker.WithSuccessThreshold(1)))
-		var moves []pool.Moved
-		p, err := pool.New(pool.Failover, []pool.Member[string]{{Name: "a", Priority: 1, Circuit: a}, {Name: "b"}},
-			pool.WithHooks(pool.Hooks{Moved: func(_ context.Context, m pool.Moved) { moves = append(moves, m) }}))
-		require.NoError(t, err)
-		a.Trip(nil)
-		a.OfferProbe()
-		var taken *breaker.Permit
-		clk.at = clk.reads.Load() + 2 // the first read is Ready's
-		clk.then = func() {
-			taken, err = a.Acquire(t.Context())
+		lostRace(t, func(p *pool.Pool[string]) {
+			var called []string
+			_, err := pool.Do(t.Context(), p, func(_ context.Context, name string) (int, error) {
+				called = append(called, name)
+				return 0, nil
+			})
 			require.NoError(t, err)
-		}
-		var called []string
-		_, err = pool.Do(t.Context(), p, func(context.Context, string) (int, error) {
-			called = append(called, "?")
-			return 0, nil
+			assert.Equal(t, []string{"b"}, called)
 		})
-		require.NoError(t, err)
-		assert.Len(t, called, 1)
-		require.NotNil(t, taken, "the race took place")
-		assert.EqualValues(t, 1, a.Snapshot().Totals.Rejected)
-		assert.EqualValues(t, 1, p.Circuit("b").Snapshot().Totals.Successes)
-		assert.Empty(t, moves, "nobody was called and failed")
-		taken.Done(nil)
-		assert.Equal(t, breaker.Closed, a.State())
 	})
 }
 
@@ -219,33 +228,38 @@ func TestAHookThatEndsTheGoroutineKeepsNoSlot(t *testing.T) {
 
 func TestPanicAndGoexitSettle(t *testing.T) {
 	for name, end := range map[string]func(){"panic": func() { panic(errBoom) }, "goexit": runtime.Goexit} {
-		t.Run(name, func(t *testing.T) {
-			guard(t, func() {
-				r := newRig(t, pool.Failover, names("a", "b"), r0)
-				for range 3 {
-					done := make(chan any)
-					go func() {
-						defer func() { done <- recover() }()
-						_, _ = pool.Do(t.Context(), r.p, func(ctx context.Context, name string) (int, error) {
-							_, _ = r.call(ctx, name)
-							end()
-							return 0, nil
-						})
-					}()
-					if got := <-done; name == "panic" {
-						assert.Equal(t, errBoom, got, "unchanged")
-					}
-				}
-				assert.Equal(t, map[string]int{"a": 3}, count(r.called()), "nobody else is called")
-				assert.Equal(t, breaker.Open, r.state("a"))
-				s := r.p.Circuit("a").Snapshot()
-				assert.EqualValues(t, 3, s.Totals.Failures)
-				assert.Zero(t, s.InFlight)
-				r.clk.Add(10 * time.Second)
-				assert.Equal(t, []string{"a"}, r.good(1), "and no probe slot is lost")
+		for _, limit := range []time.Duration{0, time.Minute} {
+			t.Run(fmt.Sprintf("%s, limit %v", name, limit), func(t *testing.T) {
+				guard(t, func() { endsAbnormally(t, limit, name == "panic", end) })
 			})
-		})
+		}
 	}
+}
+
+func endsAbnormally(t *testing.T, limit time.Duration, panics bool, end func()) {
+	r := newRig(t, pool.Failover, names("a", "b"), r0, pool.WithLimit(limit))
+	for range 3 {
+		done := make(chan any)
+		go func() {
+			defer func() { done <- recover() }()
+			_, _ = pool.Do(t.Context(), r.p, func(ctx context.Context, name string) (int, error) {
+				_, _ = r.call(ctx, name)
+				end()
+				return 0, nil
+			})
+		}()
+		if got := <-done; panics {
+			assert.Equal(t, errBoom, got, "unchanged")
+		}
+	}
+	assert.Equal(t, map[string]int{"a": 3}, count(r.called()), "no other member is called")
+	assert.Equal(t, breaker.Open, r.state("a"))
+	s := r.p.Circuit("a").Snapshot()
+	assert.EqualValues(t, 3, s.Totals.Failures)
+	assert.EqualValues(t, 3, s.Totals.Panics)
+	assert.Zero(t, s.InFlight)
+	r.clk.Add(10 * time.Second)
+	assert.Equal(t, []string{"a"}, r.good(1), "and no probe slot is lost")
 }
 
 func TestAPanickingIgnoreListSettles(t *testing.T) {
@@ -335,7 +349,7 @@ func TestP08AFailureMovesOn(t *testing.T) {
 	})
 	t.Run("5,000 ms for all of it", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			p, err := pool.New(pool.Failover, names("a", "b"))
+			p, err := pool.New(pool.Failover, names("a", "b"), pool.WithLimit(5*time.Second))
 			require.NoError(t, err)
 			start := time.Now()
 			var called []string
@@ -353,7 +367,7 @@ func TestP08AFailureMovesOn(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			assert.NotErrorIs(t, err, breaker.ErrOpen)
 			assert.Equal(t, []string{"a", "b"}, called)
-			assert.EqualValues(t, 1, p.Circuit("b").Snapshot().Totals.Failures, "the one that hung has failed")
+			assert.EqualValues(t, 1, p.Circuit("b").Snapshot().Totals.Ignored, "it had what a had left of the limit")
 		})
 	})
 }
@@ -456,4 +470,126 @@ func TestEachMemberOnceAtMost(t *testing.T) {
 			}
 		})
 	})
+}
+
+func TestBR50AFailedPoolIsAFailureToWhatIsAroundIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, err := pool.New(pool.Failover, names("a", "b"), pool.WithBreaker(breaker.WithFailureThreshold(1000)))
+		require.NoError(t, err)
+		calls := 0
+		fail := func(context.Context, string) (int, error) { calls++; return 0, errBoom }
+		through := func(b *breaker.Breaker[int]) error {
+			_, err := b.Do(t.Context(), func(ctx context.Context) (int, error) { return pool.Do(ctx, p, fail) })
+			return err
+		}
+		outer := breaker.Must(breaker.New[int]("outer", breaker.WithFailureThreshold(3)))
+		for range 10 {
+			require.Error(t, through(outer))
+		}
+		totals := outer.Circuit().Snapshot().Totals
+		assert.EqualValues(t, 3, totals.Failures)
+		assert.EqualValues(t, 7, totals.Rejected)
+		assert.Zero(t, totals.Ignored)
+		assert.Equal(t, 6, calls)
+
+		retrying := breaker.Must(breaker.New[int]("retrying", breaker.WithFailureThreshold(100), breaker.WithRetry(breaker.MaxRetries(2))))
+		require.ErrorIs(t, through(retrying), errBoom)
+		assert.Equal(t, 6+3*2, calls, "each retry asks all members again")
+
+		for _, c := range p.Circuits() {
+			c.Trip(nil)
+		}
+		require.ErrorIs(t, through(retrying), breaker.ErrOpen)
+		totals = retrying.Circuit().Snapshot().Totals
+		assert.EqualValues(t, 1, totals.Ignored, "nothing ran: a rejection, which is not retried")
+		assert.Equal(t, 12, calls)
+	})
+}
+
+func TestUnavailableIsARejectionOnlyIfNothingRan(t *testing.T) {
+	r := newRig(t, pool.Failover, names("a", "b"), r0)
+	r.fail["a"], r.fail["b"] = &breaker.OpenError{Circuit: "inner"}, breaker.ErrTooManyInFlight
+	_, err := r.do()
+	require.ErrorIs(t, err, breaker.ErrOpen, "both have met rejections")
+	r.fail["b"] = errBoom
+	_, err = r.do()
+	require.NotErrorIs(t, err, breaker.ErrOpen)
+	require.ErrorIs(t, err, errBoom)
+	r.open("a", "b")
+	_, err = r.do()
+	require.ErrorIs(t, err, breaker.ErrOpen)
+	assert.True(t, strings.HasPrefix(err.Error(), "pool: no member is available: "), err)
+}
+
+func TestTheTextOfUnavailableIsBounded(t *testing.T) {
+	e := &pool.UnavailableError{Last: errBoom}
+	long := errors.New(strings.Repeat("ä", 10_000))
+	for i := range 10_000 {
+		e.Reasons = append(e.Reasons, pool.Reason{Member: fmt.Sprintf("m%d", i), Err: long, Called: i == 7_000})
+	}
+	text := e.Error()
+	assert.Less(t, len(text), 4096)
+	assert.True(t, utf8.ValidString(text))
+	assert.True(t, strings.HasPrefix(text, "pool: no member has answered: m7000: ä"), "one that was called comes first")
+	assert.True(t, strings.HasSuffix(text, "; and 9992 more"))
+	nested := &pool.UnavailableError{Reasons: []pool.Reason{{Member: strings.Repeat("x", 1000), Err: e}}}
+	assert.Less(t, len(nested.Error()), 512)
+}
+
+// Whatever ends the caller's context, and wherever: no further member is called, and what was taken is given back.
+func TestNoMemberIsCalledAfterTheCallersEnd(t *testing.T) {
+	for _, s := range strategies {
+		for _, deadline := range []bool{false, true} {
+			for _, where := range []string{"in the function", "in a hook", "past the circuits"} {
+				t.Run(fmt.Sprintf("%v, deadline %v, %s", s, deadline, where), func(t *testing.T) {
+					bubble(t, func(t *testing.T) { endsDuring(t, s, deadline, where) })
+				})
+			}
+		}
+	}
+}
+
+func endsDuring(t *testing.T, s pool.Strategy, deadline bool, where string) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	end := func() {
+		if deadline {
+			pass(time.Second)
+		}
+		cancel()
+	}
+	ejected := 100
+	if where == "past the circuits" {
+		ejected = 0
+	}
+	calls := 0
+	p, err := pool.New(s, names("a", "b", "c"), pool.MaxEjected(ejected), pool.WithHooks(pool.Hooks{Moved: func(context.Context, pool.Moved) {
+		if where != "in the function" {
+			end()
+		}
+	}}))
+	require.NoError(t, err)
+	for _, c := range p.Circuits() {
+		if ejected == 0 {
+			c.Trip(nil)
+		}
+	}
+	_, err = pool.Do(ctx, p, func(context.Context, string) (int, error) {
+		calls++
+		if where == "in the function" {
+			end()
+		}
+		return 0, errBoom
+	})
+	want := context.Canceled
+	if deadline {
+		want = context.DeadlineExceeded
+	}
+	require.ErrorIs(t, err, want)
+	require.ErrorIs(t, err, errBoom)
+	assert.Equal(t, 1, calls)
+	for _, c := range p.Circuits() {
+		assert.Zero(t, c.Snapshot().InFlight)
+		assert.LessOrEqual(t, c.Snapshot().Totals.Failures, uint64(1))
+	}
 }

@@ -11,30 +11,40 @@
 //
 // A [Strategy] says whose turn it is. A member that would not take the call, because its circuit is open, its probe slots
 // are taken or it is busy, is passed over: nothing is counted, and no probe is spent by choosing. A member whose open
-// period has ended would take the call, so it gets its turn back, and with it its probe, without anybody's help.
+// period has ended would take the call, so it gets its turn back, and with it its probe, without help.
+//
+// Members of a lower Priority are used while none above is ready, whatever the strategy.
 //
 // # Moving on
 //
 // [Do] calls another member after a Failure, and after a rejection, be it by the member's own circuit, which another
 // caller was quicker to pass, or by a breaker inside the function. Each member is called at most once. It does not move on
 // after a Success, after any other Ignored outcome, which is the caller's fault and would be the same elsewhere, after an
-// error marked by [Stop], and after the caller's own cancel or deadline. When nobody is left the error is an
-// [*UnavailableError].
+// error marked by [Stop], and after the caller's own cancel or deadline: once the caller's context has ended no further
+// member is called. When nobody is left the error is an [*UnavailableError]. It is a rejection only if nothing ran: where
+// a member was called and failed, a circuit or a retry around the pool takes it for a failure.
 //
 // The function may run more than once for one Do, and a member that failed may have acted before it did. Where that must
 // not happen twice, return Stop(err) once the request is out.
 //
 // # Time
 //
-// Everything that one Do calls has [WithLimit] together, by default 5s; breaker.WithTimeout in [WithBreaker] bounds each
-// attempt besides. Both end the context that the function is given, and both are the failure of the member that was being
-// called. Neither reaches beyond the function: once it has returned a value without an error, its context follows the caller's alone, so that a
-// stream among what it returned lives as long as the caller wants it. Keep the context itself for that, not only its Done channel: once
-// nobody holds the context, the channel may stay open for good. The context's Deadline is the caller's.
+// breaker.WithTimeout in [WithBreaker] bounds each attempt, and its end is a Failure of the member. [WithLimit] bounds
+// everything that one Do calls together; it is off by default, and its end is a Failure only of a member that had all of
+// it. Both end the context that the function is given, whose Deadline is the earlier of the two, or the caller's. Neither
+// reaches beyond the function: once it has returned a value without an error, its context follows the caller's alone, so
+// that what it returned lives as long as the caller wants it. Keep the context itself for that, not only its Done channel:
+// once nobody holds the context, the channel may stay open for good.
+//
+// # Streams
+//
+// A stream that is read after the function has returned is a Success by then, whatever becomes of it; one that is read
+// inside the function must end within its limits, and a deadline that the function told to the other side stays told. Hold
+// the member with [Pool.Acquire] instead, and settle the [Lease] when the stream ends.
 //
 // # What cannot happen
 //
 //   - A member is not called past its circuit, unless [MaxEjected] says so.
-//   - However the function ends, by return, panic or runtime.Goexit, the attempt is settled, exactly once.
-//   - No function of yours runs under a lock.
+//   - However the function ends, by return, panic or runtime.Goexit, the attempt is settled exactly once.
+//   - No function of the caller's runs under a lock of the pool.
 package pool

@@ -18,15 +18,17 @@ var (
 	// ErrClosed is returned by Add after Close.
 	ErrClosed = errors.New("pool: closed")
 
-	errAbnormal = errors.New("pool: the attempt ended by panic or runtime.Goexit")
+	errNameless = errors.New("pool: Name: must be given with WithName where circuits have a Store: circuits of one name share their state")
 )
 
 // UnavailableError says that nobody is left: every member of the pool was passed over, rejected the call or failed.
-// errors.Is(err, breaker.ErrOpen) holds. It unwraps to Last, so that errors.Is and errors.As find what a member really
-// returned.
+//
+// It is a rejection, errors.Is(err, breaker.ErrOpen), only if Last is nil: no member was called, or those that were called
+// met a rejection themselves. Otherwise it unwraps to Last, so that errors.Is and errors.As find what a member really
+// returned, and a circuit or a retry around the pool takes it for the failure that it is.
 type UnavailableError struct {
 	Reasons []Reason // one for each member, in the pool's order
-	Last    error    // the error of the last member that was called and failed; nil if none was
+	Last    error    // the error of the last member that was called and failed, not by a rejection; nil if there was none
 
 	until time.Time // when the first of them is due; zero when unknown
 	now   func() time.Time
@@ -39,23 +41,60 @@ type Reason struct {
 	Err    error // what it returned, or the rejection that it met or would have met
 }
 
-// Error names the members and why, those that were called with what they returned.
+const (
+	maxReasons = 8   // that Error names
+	maxText    = 200 // bytes of each that it shows
+)
+
+// Error names the members and why, those that were called with what they returned. It names at most eight, of many members
+// those that were called first, and shows at most 200 bytes of each reason; Reasons has them all.
 func (e *UnavailableError) Error() string {
 	if len(e.Reasons) == 0 {
 		return "pool: no members"
 	}
+	what := "pool: no member is available"
+	if e.Last != nil {
+		what = "pool: no member has answered"
+	}
 	var b strings.Builder
-	b.WriteString("pool: no member is available")
+	b.WriteString(what)
 	sep := ": "
-	for _, r := range e.Reasons {
-		fmt.Fprintf(&b, "%s%s: %v", sep, r.Member, r.Err)
+	for _, r := range e.shown() {
+		fmt.Fprintf(&b, "%s%s: %s", sep, short(r.Member), short(fmt.Sprint(r.Err)))
 		sep = "; "
+	}
+	if more := len(e.Reasons) - maxReasons; more > 0 {
+		fmt.Fprintf(&b, "; and %d more", more)
 	}
 	return b.String()
 }
 
-// Is reports whether target is breaker.ErrOpen.
-func (e *UnavailableError) Is(target error) bool { return target == breaker.ErrOpen }
+// shown is the reasons that Error names.
+func (e *UnavailableError) shown() []Reason {
+	if len(e.Reasons) <= maxReasons {
+		return e.Reasons
+	}
+	shown := make([]Reason, 0, maxReasons)
+	for _, called := range []bool{true, false} {
+		for _, r := range e.Reasons {
+			if len(shown) < maxReasons && r.Called == called {
+				shown = append(shown, r)
+			}
+		}
+	}
+	return shown
+}
+
+// short cuts a text, between two characters.
+func short(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText], "") + "…"
+}
+
+// Is reports whether target is breaker.ErrOpen and no member has really failed.
+func (e *UnavailableError) Is(target error) bool { return target == breaker.ErrOpen && e.Last == nil }
 
 // Unwrap returns Last.
 func (e *UnavailableError) Unwrap() error { return e.Last }

@@ -92,11 +92,11 @@ func newRig(t *testing.T, s pool.Strategy, members []pool.Member[string], opts .
 	return r
 }
 
-// names makes members of these names, the first with the highest priority.
+// names makes members of these names, all of the same priority.
 func names(all ...string) []pool.Member[string] {
 	members := make([]pool.Member[string], len(all))
 	for i, n := range all {
-		members[i] = pool.Member[string]{Name: n, Value: n, Priority: len(all) - i}
+		members[i] = pool.Member[string]{Name: n, Value: n}
 	}
 	return members
 }
@@ -235,14 +235,14 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-var strategies = []pool.Strategy{pool.Failover, pool.RoundRobin, pool.WeightedRoundRobin, pool.Shuffle}
+var strategies = []pool.Strategy{pool.Failover, pool.RoundRobin, pool.WeightedRoundRobin, pool.Shuffle, pool.LeastBusy}
 
 // many makes a pool of n, of which every third is open if so wanted.
 func many(tb testing.TB, s pool.Strategy, n int, thirdOpen bool, opts ...pool.Option) *pool.Pool[int] {
 	tb.Helper()
 	members := make([]pool.Member[int], n)
 	for i := range members {
-		members[i] = pool.Member[int]{Name: fmt.Sprintf("m%d", i), Value: i, Priority: -i, Weight: i % 5}
+		members[i] = pool.Member[int]{Name: fmt.Sprintf("m%d", i), Value: i, Weight: i % 5}
 	}
 	p, err := pool.New(s, members, append([]pool.Option{pool.WithBreaker(breaker.WithOpenTimeout(24 * time.Hour))}, opts...)...)
 	require.NoError(tb, err)

@@ -8,40 +8,43 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-// Add adds a member. It has its turn as if it had been there all along; members with the same turn come before it. With a
+// Add adds a member. It has its turn as if it had been there all along; members of the same Priority come before it. With a
 // Circuit, its state is the circuit's: a member that was removed comes back as it was. The error says what is wrong with
 // it, or that the pool is closed ([ErrClosed]).
 func (p *Pool[E]) Add(m Member[E]) error {
-	s := entryOf(m)
-	f := s.check(p.load().entries, "Member")
-	if len(f) == 0 {
-		f = p.makeCircuit(s, m) // user code, hence outside the lock
+	e := entryOf(m)
+	err := p.check(p.load(), e)
+	if err == nil {
+		err = p.makeCircuit(e, m).err() // user code, hence outside the lock
 	}
-	if err := f.err(); err != nil {
-		return err
+	if err == nil {
+		err = p.insertMember(e, m.Value)
 	}
-	err := p.insertMember(s, m.Value)
 	if err != nil {
-		_ = closeOwn([]*entry{s})
+		_ = closeOwn([]*entry{e})
 	}
 	return err
 }
 
-func (p *Pool[E]) insertMember(s *entry, v E) error {
+func (p *Pool[E]) insertMember(e *entry, v E) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return ErrClosed
 	}
 	old := p.members.Load()
-	if err := s.check(old.entries, "Member").err(); err != nil {
+	if err := p.check(old, e); err != nil {
 		return err
 	}
-	all := memberList[E]{values: slices.Clone(old.values)}
-	all.entries = slices.Clone(old.entries)
-	all.insert(p.settings.strategy, s, v)
-	p.members.Store(p.build(all.entries, all.values, &old.roster))
+	at := old.place(e.priority)
+	entries := slices.Insert(slices.Clone(old.entries), at, e)
+	values := slices.Insert(slices.Clone(old.values), at, v)
+	p.members.Store(p.build(entries, values, &old.roster))
 	return nil
+}
+
+func (p *Pool[E]) check(r *memberList[E], e *entry) error {
+	return newNames(p.settings.prefix, r.entries).check(e, "Member").err()
 }
 
 // Remove removes a member, and reports whether there was one of that name. Calls to it that are under way go on, and are
@@ -84,8 +87,8 @@ func (p *Pool[E]) Circuit(name string) *breaker.Circuit {
 func (p *Pool[E]) Circuits() iter.Seq2[string, *breaker.Circuit] {
 	r := p.load()
 	return func(yield func(string, *breaker.Circuit) bool) {
-		for _, s := range r.entries {
-			if !yield(s.circuit.Name(), s.circuit) {
+		for _, e := range r.entries {
+			if !yield(e.circuit.Name(), e.circuit) {
 				return
 			}
 		}
@@ -105,9 +108,9 @@ func (p *Pool[E]) Close() error {
 
 func closeOwn(entries []*entry) error {
 	var errs []error
-	for _, s := range entries {
-		if s.own {
-			errs = append(errs, s.circuit.Close())
+	for _, e := range entries {
+		if e.own {
+			errs = append(errs, e.circuit.Close())
 		}
 	}
 	return errors.Join(errs...)

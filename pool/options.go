@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/breakerkit/breaker"
 )
 
 const (
-	defaultLimit = 5 * time.Second
 	// maxWeight keeps sums of weights far inside an int64.
 	maxWeight = 1_000_000
 	// maxLimit keeps deadlines inside what a time.Time can be compared with: 146 years.
@@ -63,8 +63,23 @@ func MaxEjected(percent int) Option {
 	})
 }
 
+// WithName names the pool. The circuits that it makes are then called name/member, so that pools may have members of the
+// same name. With a breaker.Store the name is required: circuits of one name share their state, and two pools with a
+// member "primary" would have one circuit. The name must not be empty or hold a slash, which ends it in a circuit's name.
+// Default: none, and circuits are called as their members.
+func WithName(name string) Option {
+	return option(func(d *draft) {
+		if name == "" || strings.Contains(name, "/") {
+			d.faults.add("Name", "must not be empty or hold a slash, got %q", name)
+		}
+		d.name = name
+	})
+}
+
 // WithLimit bounds the whole of a Do, all its attempts together: the context given to fn ends after t, and no further
-// member is called. It ends when fn returns a value. Default 5s; 0 = none.
+// member is called. It ends when fn returns a value. Where the limit ends an attempt, that is a Failure of the member if it
+// was the only one that was called, and otherwise Ignored: the others have had a part of its time. To bound each attempt,
+// give breaker.WithTimeout to WithBreaker. [Pool.Acquire] has no limit. Default 0 = none.
 func WithLimit(t time.Duration) Option {
 	return option(func(d *draft) {
 		if t < 0 || t > maxLimit {
@@ -74,7 +89,7 @@ func WithLimit(t time.Duration) Option {
 	})
 }
 
-// WithRand gives the source of chance for Shuffle: numbers from [0, 1), safe for concurrent use. Default math/rand/v2.
+// WithRand gives the random source for Shuffle: numbers from [0, 1), safe for concurrent use. Default math/rand/v2.
 // The circuits have their own; see breaker.WithRand.
 func WithRand(f func() float64) Option {
 	return option(func(d *draft) {
@@ -119,6 +134,7 @@ func WithHooks(h Hooks) Option {
 
 // draft is what options write to.
 type draft struct {
+	name       string
 	breaker    []breaker.Option
 	perMember  []any // each a func(Member[E]) []breaker.Option
 	maxEjected int
@@ -130,7 +146,7 @@ type draft struct {
 }
 
 func newDraft(opts []Option) *draft {
-	d := &draft{maxEjected: 100, limit: defaultLimit, rand: rand.Float64}
+	d := &draft{maxEjected: 100, rand: rand.Float64}
 	for _, o := range opts {
 		if o == nil {
 			d.faults.add("Option", "must not be nil")

@@ -1,9 +1,11 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,15 +18,18 @@ import (
 type Member[E any] struct {
 	Name     string           // unique in the pool
 	Value    E                // what the function given to Do gets: a client, an address
-	Priority int              // Failover: higher first
+	Priority int              // higher first; one with a lower priority is used while none above is ready
 	Weight   int              // WeightedRoundRobin: its turns per round; 0 = 1, at most 1,000,000
-	Circuit  *breaker.Circuit // nil: the pool makes one of that name, by WithBreaker and PerMember, and closes it
+	Circuit  *breaker.Circuit // nil: the pool makes one, by WithBreaker and PerMember, and closes it; see WithName
 }
 
-// Pool is some members with a circuit each, and whose turn it is. Call them with [Do]. It is safe for concurrent use;
-// members may come and go while calls are under way. Make one with New: the zero value panics and says so.
+// Pool is some members with a circuit each, and whose turn it is. Call them with [Do], or hold one with Acquire. It is
+// safe for concurrent use; members may come and go while calls are under way. Make one with New: the zero value panics and
+// says so.
 //
-// The first choice of a Do takes no lock with Failover and RoundRobin, and a short one otherwise; none allocates.
+// The first choice of a call takes no lock with Failover, RoundRobin and LeastBusy, and a short one otherwise; none
+// allocates. With WeightedRoundRobin, and with LeastBusy where every member is busy, it takes time in proportion to the
+// number of members, about 1 ns for each.
 type Pool[E any] struct {
 	settings  settings
 	perMember []func(Member[E]) []breaker.Option
@@ -37,6 +42,8 @@ type Pool[E any] struct {
 // settings is what a pool is besides its members.
 type settings struct {
 	strategy   Strategy
+	name       string // "" where the pool has none
+	prefix     string // of its circuits' names
 	maxEjected int
 	limit      time.Duration
 	rand       func() float64
@@ -48,7 +55,10 @@ type settings struct {
 // New makes a pool. The error names everything that is wrong with the strategy, the members and the options.
 func New[E any](s Strategy, members []Member[E], opts ...Option) (*Pool[E], error) {
 	d := newDraft(opts)
-	p := &Pool[E]{settings: settings{strategy: s, maxEjected: d.maxEjected, limit: d.limit, rand: d.rand, clock: d.clock, breaker: d.breaker}}
+	p := &Pool[E]{settings: settings{strategy: s, name: d.name, maxEjected: d.maxEjected, limit: d.limit, rand: d.rand, clock: d.clock, breaker: d.breaker}}
+	if d.name != "" {
+		p.settings.prefix = d.name + "/"
+	}
 	p.takeFuncs(d)
 	if int(s) >= len(strategyNames) {
 		d.faults.add("Strategy", "must be one of %s, got %d", strings.Join(strategyNames[:], ", "), uint8(s))
@@ -56,22 +66,12 @@ func New[E any](s Strategy, members []Member[E], opts ...Option) (*Pool[E], erro
 	if len(members) == 0 {
 		d.faults.add("Members", "must be at least one, got none")
 	}
-	all := memberList[E]{}
-	for i, m := range members {
-		s := entryOf(m)
-		d.faults = append(d.faults, s.check(all.entries, fmt.Sprintf("Members[%d]", i))...)
-		all.insert(p.settings.strategy, s, m.Value)
-	}
-	if len(d.faults) == 0 { // otherwise every circuit would repeat what is wrong with the options
-		for _, m := range members {
-			d.faults = append(d.faults, p.makeCircuit(all.entries[all.find(m.Name)], m)...)
-		}
-	}
+	entries, values := p.enter(slices.Clone(members), &d.faults)
 	if err := d.faults.err(); err != nil {
-		_ = closeOwn(all.entries)
+		_ = closeOwn(entries)
 		return nil, err
 	}
-	p.members.Store(p.build(all.entries, all.values, nil))
+	p.members.Store(p.build(entries, values, nil))
 	return p, nil
 }
 
@@ -92,9 +92,37 @@ func (p *Pool[E]) takeFuncs(d *draft) {
 	}
 }
 
+// enter checks the first members, makes their circuits and sorts them. Circuits are made where nothing is wrong so far:
+// otherwise every one of them would repeat what is wrong with the options.
+func (p *Pool[E]) enter(members []Member[E], f *faults) (entries []*entry, values []E) {
+	taken := newNames(p.settings.prefix, nil)
+	for i, m := range members {
+		e := entryOf(m)
+		*f = append(*f, taken.check(e, fmt.Sprintf("Members[%d]", i))...)
+		taken.add(e)
+		entries = append(entries, e)
+	}
+	if len(*f) > 0 {
+		return entries, nil
+	}
+	for i, m := range members {
+		wrong := p.makeCircuit(entries[i], m)
+		*f = append(*f, wrong...)
+		if slices.Contains(wrong, errNameless) {
+			return entries, nil // once for all
+		}
+	}
+	slices.SortStableFunc(members, func(a, b Member[E]) int { return cmp.Compare(b.Priority, a.Priority) })
+	slices.SortStableFunc(entries, func(a, b *entry) int { return cmp.Compare(b.priority, a.priority) })
+	for _, m := range members {
+		values = append(values, m.Value)
+	}
+	return entries, values
+}
+
 // makeCircuit makes the circuit of a member that has none.
-func (p *Pool[E]) makeCircuit(s *entry, m Member[E]) faults {
-	if s.circuit != nil {
+func (p *Pool[E]) makeCircuit(e *entry, m Member[E]) faults {
+	if e.circuit != nil {
 		return nil
 	}
 	var opts []breaker.Option
@@ -113,15 +141,18 @@ func (p *Pool[E]) makeCircuit(s *entry, m Member[E]) faults {
 	if len(f) > 0 {
 		return f
 	}
-	b, err := breaker.New[struct{}](m.Name, opts...)
+	b, err := breaker.New[struct{}](p.settings.prefix+m.Name, opts...)
 	if err != nil {
 		return faults{fmt.Errorf("pool: member %q: %w", m.Name, err)}
 	}
-	s.circuit, s.timeout, s.own = b.Circuit(), b.Timeout(), true
+	e.circuit, e.timeout, e.own = b.Circuit(), b.Timeout(), true
+	if p.settings.name == "" && e.circuit.Snapshot().Shared != nil {
+		return faults{errNameless}
+	}
 	return nil
 }
 
-// build makes the roster of some members, which goes on where old was.
+// build makes the list of some members, whose turns go on where those of old were.
 func (p *Pool[E]) build(entries []*entry, values []E, old *roster) *memberList[E] {
 	r := &memberList[E]{values: values}
 	r.init(p.settings.strategy, entries, p.settings.maxEjected, old)

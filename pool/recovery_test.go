@@ -387,7 +387,7 @@ func TestBC108AnOpenMemberGetsBackIntoRotation(t *testing.T) {
 		for _, s := range strategies {
 			members := make([]pool.Member[string], 300)
 			for i := range members {
-				members[i] = pool.Member[string]{Name: fmt.Sprint(i), Priority: -i, Weight: i % 4}
+				members[i] = pool.Member[string]{Name: fmt.Sprint(i), Weight: i % 4}
 			}
 			r := newRig(t, s, members, r0)
 			for i := 0; i < 300; i += 3 {

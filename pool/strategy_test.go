@@ -44,7 +44,7 @@ func (f *field) member(i, weight int) pool.Member[string] {
 		f.weight[name] = 1
 	}
 	f.order = append(f.order, name)
-	return pool.Member[string]{Name: name, Value: name, Weight: weight, Priority: -i}
+	return pool.Member[string]{Name: name, Value: name, Weight: weight}
 }
 
 func (f *field) set(name string, out bool) {
@@ -369,4 +369,102 @@ func TestAThousandMembers(t *testing.T) {
 		_, err := pool.Do(t.Context(), p, func(_ context.Context, v int) (int, error) { return v, nil })
 		require.Error(t, err)
 	}
+}
+
+// What members were owed while a heavy one was there does not bind those that are there without it.
+func TestWeightedSharesAfterAHeavyMemberHasGone(t *testing.T) {
+	for _, heavy := range []int{100, 1000, 1_000_000} {
+		for _, calls := range []int{0, 1, 49, 50, 51, 500} {
+			t.Run(fmt.Sprintf("%d, after %d calls", heavy, calls), func(t *testing.T) {
+				r := newRig(t, pool.WeightedRoundRobin, []pool.Member[string]{{Name: "a", Weight: 1}, {Name: "z", Weight: heavy}})
+				r.good(calls)
+				require.True(t, r.p.Remove("z"))
+				require.NoError(t, r.p.Add(pool.Member[string]{Name: "c", Value: "c", Weight: 1}))
+				assert.Equal(t, map[string]int{"a": 200, "c": 200}, count(r.good(400)))
+
+				r = newRig(t, pool.WeightedRoundRobin, []pool.Member[string]{{Name: "a", Weight: heavy}, {Name: "b"}, {Name: "c"}})
+				r.good(calls)
+				require.True(t, r.p.Remove("a"))
+				assert.LessOrEqual(t, longestRun(r.good(100)), 2, "equals take turns")
+			})
+		}
+	}
+}
+
+// longestRun is how many equal ones there are in a row at most.
+func longestRun(all []string) (longest int) {
+	run := 0
+	for i := range all {
+		if i > 0 && all[i] != all[i-1] {
+			run = 0
+		}
+		run++
+		longest = max(longest, run)
+	}
+	return longest
+}
+
+func TestALowerTierIsUsedWhileNoneAboveIsReady(t *testing.T) {
+	for _, s := range strategies {
+		r := newRig(t, s, []pool.Member[string]{{Name: "low"}, {Name: "a", Priority: 2}, {Name: "lower", Priority: -1}, {Name: "b", Priority: 2}}, r0)
+		top := map[string]int{"a": 6, "b": 6}
+		if s == pool.Failover {
+			top = map[string]int{"a": 12}
+		}
+		assert.Equal(t, top, count(r.good(12)), "%v", s)
+		r.open("a")
+		assert.Equal(t, map[string]int{"b": 12}, count(r.good(12)), "%v", s)
+		r.open("b")
+		assert.Equal(t, map[string]int{"low": 12}, count(r.good(12)), "%v", s)
+		r.open("low")
+		assert.Equal(t, map[string]int{"lower": 12}, count(r.good(12)), "%v", s)
+		require.NoError(t, r.p.Add(pool.Member[string]{Name: "between", Value: "between", Priority: 1}))
+		assert.Equal(t, map[string]int{"between": 12}, count(r.good(12)), "%v", s)
+		r.clk.Add(10 * time.Second)
+		by := count(r.good(12))
+		assert.Equal(t, 12, by["a"]+by["b"], "%v: those above are back, one by one as probes", s)
+	}
+}
+
+func TestAFailureMovesOnWithinATierFirst(t *testing.T) {
+	for _, s := range strategies {
+		r := newRig(t, s, []pool.Member[string]{{Name: "low"}, {Name: "a", Priority: 1}, {Name: "b", Priority: 1}, {Name: "c", Priority: 1}},
+			pool.WithBreaker(breaker.WithFailureThreshold(1000)))
+		for _, n := range []string{"a", "b", "c"} {
+			r.fail[n] = errBoom
+		}
+		for range 20 {
+			assert.Equal(t, []string{"low"}, r.good(1), "%v", s)
+			called := r.called()
+			require.Len(t, called, 4, "%v", s)
+			assert.Equal(t, "low", called[3], "%v: %v", s, called)
+		}
+	}
+}
+
+func TestLeastBusy(t *testing.T) {
+	r := newRig(t, pool.LeastBusy, names("a", "b", "c"), r0)
+	assert.Equal(t, []string{"a", "b", "c", "a"}, r.good(4), "equals take turns")
+	g := r.gate()
+	assert.Equal(t, map[string]int{"a": 2, "b": 2, "c": 2}, count(g.start(6)))
+	by, _ := g.finish()
+	require.Len(t, by, 6)
+
+	g = r.gate()
+	busy := g.start(2)
+	free := map[string]int{"a": 9, "b": 9, "c": 9}
+	delete(free, busy[0])
+	delete(free, busy[1])
+	assert.Equal(t, free, count(r.good(9)), "%v have a call in flight each", busy)
+	r.fail["a"], r.fail["b"], r.fail["c"] = errBoom, errBoom, errBoom
+	_, err := r.do()
+	require.ErrorIs(t, err, errBoom)
+	assert.Panics(t, func() {
+		_, _ = pool.Do(t.Context(), r.p, func(context.Context, string) (int, error) { panic(errBoom) })
+	})
+	clear(r.fail)
+	g.finish()
+	assert.Equal(t, map[string]int{"a": 4, "b": 4, "c": 4}, count(r.good(12)), "failures and panics are not in flight any more")
+	r.open("b")
+	assert.Equal(t, map[string]int{"a": 6, "c": 6}, count(r.good(12)), "an open member's turn goes to no neighbour in particular")
 }

@@ -82,8 +82,10 @@ func stress(t *testing.T, s pool.Strategy, percent int) {
 				switch {
 				case err == nil && !asked.has(v):
 					t.Errorf("%d answered without being asked", v)
-				case err != nil && !errors.Is(err, breaker.ErrOpen):
-					t.Errorf("unexpected: %v", err)
+				case err != nil:
+					if _, ok := errors.AsType[*pool.UnavailableError](err); !ok {
+						t.Errorf("unexpected: %v", err)
+					}
 				}
 			}
 		})

@@ -44,11 +44,11 @@ func poolRows() []row {
 func newPool(w work, s pool.Strategy, n int) *pool.Pool[int] {
 	members := make([]pool.Member[int], n)
 	for i := range members {
-		members[i] = pool.Member[int]{Name: fmt.Sprintf("member-%03d", i), Value: i, Priority: -i, Weight: 1 + i%5}
+		members[i] = pool.Member[int]{Name: fmt.Sprintf("member-%03d", i), Value: i, Weight: 1 + i%5}
 	}
 	opts := []pool.Option{pool.WithBreaker(breaker.WithOpenTimeout(time.Hour))}
-	if w.name != poolLimited.name {
-		opts = append(opts, pool.WithLimit(0))
+	if w.name == poolLimited.name {
+		opts = append(opts, pool.WithLimit(5*time.Second))
 	}
 	p := breaker.Must(pool.New(s, members, opts...))
 	if w.name == poolThird.name {

@@ -51,6 +51,7 @@ var strategies = map[string]pool.Strategy{
 	"round-robin": pool.RoundRobin,
 	"weighted":    pool.WeightedRoundRobin,
 	"shuffle":     pool.Shuffle,
+	"least-busy":  pool.LeastBusy,
 }
 
 func defaultSettings() settings {

@@ -250,7 +250,7 @@ extra: 1
 			`providers[2].url: must be http:// or https://, a host and optionally a path`,
 			`providers[2].name: must be given`,
 			`providers[3]: must be a table`,
-			`strategy: must be one of failover, round-robin, shuffle, weighted, got "best"`,
+			`strategy: must be one of failover, least-busy, round-robin, shuffle, weighted, got "best"`,
 			`providers[1].name: "amber" is the name of providers[0] already`,
 		}, faultsOf(err))
 		require.NotContains(t, err.Error(), "hunter2")

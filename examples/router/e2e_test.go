@@ -267,6 +267,7 @@ func TestStrategies(t *testing.T) {
 		"round-robin": {{4, 4, 4}, {0, 6, 6}},
 		"weighted":    {{6, 3, 3}, {0, 6, 6}},
 		"shuffle":     {{4, 4, 4}, {0, 6, 6}},
+		"least-busy":  {{4, 4, 4}, {0, 6, 6}},
 	} {
 		t.Run(strategy, func(t *testing.T) {
 			change := func(m map[string]any) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -49,7 +50,7 @@ func (r *router) adopt(old, next *live, added []*provider) error {
 		p.aim(ps)
 		errs = append(errs, p.circuit.Configure(next.breaker.Options()...))
 		if next.pool == old.pool && slices.Contains(added, p) {
-			errs = append(errs, next.pool.Add(member(p, ps)))
+			errs = append(errs, next.pool.Add(next.member(ps)))
 		}
 	}
 	r.live.Store(next)
@@ -65,36 +66,67 @@ func (r *router) adopt(old, next *live, added []*provider) error {
 	return errors.Join(errs...)
 }
 
-// sameShape reports whether the pool can stay: providers may come and go, but those that stay have the same place in it.
+// sameShape reports whether the pool can stay: providers may come and go, but those that stay have the same place in it,
+// and all of them are in the order that the file now has.
 func sameShape(a, b *settings) bool {
-	place := make(map[string][2]int)
-	for _, p := range a.providers {
-		place[p.name] = [2]int{p.priority, p.weight}
+	if a.strategy != b.strategy || len(a.providers) == 0 {
+		return false
 	}
+	now := make(map[string]providerSettings)
 	for _, p := range b.providers {
-		if at, stays := place[p.name]; stays && at != [2]int{p.priority, p.weight} {
+		now[p.name] = p
+	}
+	var kept []providerSettings // what the pool would hold, in its order: those that come go behind their equals
+	for _, p := range a.providers {
+		is, stays := now[p.name]
+		if stays && (is.priority != p.priority || is.weight != p.weight) {
 			return false
 		}
+		if stays {
+			kept = append(kept, is)
+			delete(now, p.name)
+		}
 	}
-	return a.strategy == b.strategy && len(a.providers) > 0
+	for _, p := range b.providers {
+		if _, comes := now[p.name]; comes {
+			kept = append(kept, p)
+		}
+	}
+	return slices.Equal(inOrder(kept), inOrder(b.providers))
+}
+
+// inOrder is the providers' names by priority; equals are in the order given.
+func inOrder(all []providerSettings) (names []string) {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b providerSettings) int { return cmp.Compare(b.priority, a.priority) })
+	for _, p := range all {
+		names = append(names, p.name)
+	}
+	return names
 }
 
 // newPool makes a pool over circuits that are there already.
 func newPool(r *router, l *live) (*pool.Pool[*provider], error) {
 	var members []pool.Member[*provider]
 	for _, ps := range l.settings.providers {
-		members = append(members, member(l.providers[ps.name], ps))
+		members = append(members, l.member(ps))
 	}
-	// The pool's own limit would end with the answer; call.attempt has one that ends with the first byte.
-	opts := []pool.Option{pool.WithLimit(0)}
+	// Without WithLimit, which would end with the answer: call.attempt has a limit that ends with the first byte.
+	var opts []pool.Option
 	if r.clock != (realTime{}) {
 		opts = append(opts, pool.WithClock(r.clock))
 	}
 	return pool.New(strategies[l.strategy], members, opts...)
 }
 
-func member(p *provider, s providerSettings) pool.Member[*provider] {
-	return pool.Member[*provider]{Name: p.name, Value: p, Priority: s.priority, Weight: s.weight, Circuit: p.circuit}
+// member is a provider's place in the pool. Its priority is for failover: the other strategies share out among all.
+func (l *live) member(s providerSettings) pool.Member[*provider] {
+	p := l.providers[s.name]
+	m := pool.Member[*provider]{Name: p.name, Value: p, Weight: s.weight, Circuit: p.circuit}
+	if strategies[l.strategy] == pool.Failover {
+		m.Priority = s.priority
+	}
+	return m
 }
 
 // newProvider makes a provider with a circuit of its own. The file's settings come last: they tune the health check.

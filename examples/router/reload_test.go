@@ -107,6 +107,30 @@ func TestReloadKeepsCircuits(t *testing.T) {
 	}
 }
 
+// Of providers with equal priorities the first in the file is asked first, in the file that was read last.
+func TestReloadOrderOfEquals(t *testing.T) {
+	equal := func(m map[string]any) {
+		for _, p := range m["providers"].([]any) {
+			p.(map[string]any)["priority"] = 1
+		}
+	}
+	play(t, "amber birch cedar", equal, func(b *bench) {
+		b.ask("amber")
+		before := b.r.live.Load().providers["amber"].circuit
+		b.reload("birch amber cedar", equal)
+		b.ask("birch")
+		require.Same(b, before, b.r.live.Load().providers["amber"].circuit)
+		b.reload("birch cedar", equal)
+		b.ask("birch")
+		b.reload("amber birch cedar", equal) // the newcomer comes first
+		b.ask("amber")
+		pool := b.r.live.Load().pool
+		b.reload("amber cedar", equal)
+		b.ask("amber")
+		require.Same(b, pool, b.r.live.Load().pool, "nobody who stays has moved")
+	})
+}
+
 // An address that changes is where the next call goes, and the next health check.
 func TestReloadAddress(t *testing.T) {
 	checks := withBreaker(map[string]any{"health_check": map[string]any{"interval": "10s"}})
