@@ -103,9 +103,9 @@ func TestFaultRetry_ZeroIsNotUnlimited(t *testing.T) {
 // After the last attempt the answer was gone: an error that named nothing, or a nil one, or one that unwrapped to nil.
 func TestFaultRetry_LastAnswerSurvives(t *testing.T) {
 	rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
-		v, err := way.make(w, nil, breaker.MaxRetries(2))(w.Context(), w.fn(err503).call)
+		v, err := way.make(w, nil, breaker.MaxRetries(2))(w.Context(), w.fn(rfgStatus(503)).call)
 		require.Equal(w, 3, v, "the last value")
-		require.ErrorIs(w, err, err503)
+		require.ErrorIs(w, err, rfgStatus(503))
 		require.ErrorContains(w, err, "503")
 		require.NotNil(w, errors.Unwrap(err))
 	})
