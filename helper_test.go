@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
@@ -555,34 +554,6 @@ func (r *rig) acquire() *breaker.Permit {
 	p, err := r.c.Acquire(context.Background())
 	require.NoError(r, err, "at %v", r.elapsed())
 	return p
-}
-
-// watch looks at a circuit under traffic until it is told to stop: whenever one looks, the numbers make sense.
-func watch(r *rig, stop <-chan struct{}) {
-	slots := int64(r.c.Config().HalfOpenProbes)
-	var last breaker.Snapshot
-	for {
-		select {
-		case <-stop:
-			return
-		default:
-		}
-		s := r.c.Snapshot()
-		assert.GreaterOrEqual(r, s.InFlight, int64(0), "calls in flight")
-		assert.LessOrEqual(r, s.Probes, slots)
-		assert.GreaterOrEqual(r, s.Epoch, last.Epoch)
-		assert.GreaterOrEqual(r, s.Totals.Calls, last.Totals.Calls)
-		assert.GreaterOrEqual(r, s.Totals.Successes, last.Totals.Successes)
-		assert.GreaterOrEqual(r, s.Totals.Failures, last.Totals.Failures)
-		assert.GreaterOrEqual(r, s.Totals.Rejected, last.Totals.Rejected)
-		assert.GreaterOrEqual(r, s.Totals.Late, last.Totals.Late)
-		assert.Equal(r, s.Totals.Calls, s.Totals.Successes+s.Totals.Failures+s.Totals.Ignored)
-		last = s
-		if r.clk == nil {
-			<-time.After(100 * time.Microsecond) // a bubble's time passes only while everybody waits
-		}
-		runtime.Gosched()
-	}
 }
 
 // logged is a handler that keeps records.

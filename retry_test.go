@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -224,6 +223,7 @@ func TestR01_OffByDefault(t *testing.T) {
 		"only a wait":   {breaker.Constant(time.Second)},
 		"MaxRetries(0)": {breaker.MaxRetries(0)},
 		"later wins":    {breaker.MaxRetries(5), breaker.MaxRetries(0)},
+		"all bounds 0":  {breaker.MaxRetries(0), breaker.MaxElapsed(0), breaker.Constant(0)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
@@ -783,6 +783,7 @@ func TestR12_AttemptTimeout(t *testing.T) {
 }
 
 func TestR13_HintsAreWaitedFor(t *testing.T) {
+	tooManySeconds := int64(9_999_999_999) // as a Duration it is negative
 	for _, tc := range []struct {
 		name string
 		hint error
@@ -807,6 +808,7 @@ func TestR13_HintsAreWaitedFor(t *testing.T) {
 		{"the cap follows Constant", hint(20 * time.Second), []breaker.RetryOption{breaker.Constant(20 * time.Second)}, rfgSeconds(0, 20)},
 		{"the cap in front of the backoff", hint(15 * time.Second), []breaker.RetryOption{breaker.RetryAfterCap(15 * time.Second), breaker.Constant(time.Second)}, rfgSeconds(0, 15)},
 		{"as long as there is", hint(math.MaxInt64), []breaker.RetryOption{breaker.RetryAfterCap(1 << 62)}, rfgSeconds(0)},
+		{"so many seconds that they overflow", hint(tooManySeconds * int64(time.Second)), []breaker.RetryOption{breaker.RetryAfterCap(1 << 62)}, rfgSeconds(0, 0.1)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
@@ -841,8 +843,10 @@ func TestR14_LastErrorAndAttemptCount(t *testing.T) {
 	rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
 		e := []error{errors.New("1"), errors.New("2"), errors.New("3"), &rfgTyped{"4"}}
 		f := w.fn(e...)
-		_, err := way.make(w, nil, breaker.MaxRetries(3))(w.Context(), f.call)
+		v, err := way.make(w, nil, breaker.MaxRetries(3))(w.Context(), f.call)
+		require.Equal(w, 4, v, "the last value")
 		rfgRetried(w, err, 4, e[3])
+		require.NotNil(w, errors.Unwrap(err))
 		var typed *rfgTyped
 		require.ErrorAs(w, err, &typed)
 		require.Contains(w, err.Error(), "4 attempts")
@@ -981,6 +985,20 @@ func TestBC75_RetryStopsAtAnOpenCircuit(t *testing.T) {
 		require.Len(w, events.rejects, 1, "one admission was asked for")
 		require.Empty(w, events.retries)
 		require.EqualValues(w, 1, b.Snapshot().Totals.Rejected)
+	})
+	t.Run("by retries round the circuit", func(t *testing.T) {
+		retry := []breaker.RetryOption{breaker.MaxRetries(3), breaker.Constant(100 * time.Millisecond)}
+		rfgBoth(t, func(w *rfgWorld) {
+			inner := w.breaker()
+			inner.Circuit().Trip(nil)
+			_, err := rfgByRetry.make(w, nil, retry...)(w.Context(), inner.Wrap(w.fn(nil).call))
+			require.ErrorIs(w, err, breaker.ErrOpen)
+			require.EqualValues(w, 1, inner.Snapshot().Totals.Rejected)
+			_, err = w.breaker(breaker.WithRetry(retry...)).Do(w.Context(), inner.Wrap(w.fn(nil).call))
+			require.ErrorIs(w, err, breaker.ErrOpen)
+			require.EqualValues(w, 2, inner.Snapshot().Totals.Rejected)
+			require.Zero(w, w.elapsed())
+		})
 	})
 	t.Run("no slot and no room", func(t *testing.T) {
 		rfgBoth(t, func(w *rfgWorld) {
@@ -1126,6 +1144,20 @@ func TestBC83_JitterAndTinyDelays(t *testing.T) {
 			}
 		}
 	})
+	t.Run("constant", func(t *testing.T) {
+		for _, jitter := range jitters {
+			for _, wait := range []time.Duration{0, 1} {
+				for _, way := range rfgWays {
+					rfgBubble(t, func(w *rfgWorld) {
+						f := w.fn(errBoom)
+						_, _ = way.make(w, nil, breaker.MaxRetries(70), breaker.Constant(wait), jitter)(w.Context(), f.call)
+						require.Len(w, f.at, 71, way.name)
+						require.LessOrEqual(w, w.elapsed(), 70*2*wait, way.name)
+					})
+				}
+			}
+		}
+	})
 	for _, share := range []float64{-0.1, 1.1, math.NaN(), math.Inf(1), math.Inf(-1)} {
 		_, err := breaker.NewRetryPolicy(breaker.AddJitter(share))
 		require.ErrorContains(t, err, "AddJitter")
@@ -1155,7 +1187,7 @@ func TestBC85_AttemptTimeoutUsesUpAnAttempt(t *testing.T) {
 		r := b.Try(ctx, func(ctx context.Context) (int, error) {
 			if runs++; runs == 1 {
 				<-ctx.Done()
-				return 0, ctx.Err()
+				return 0, fmt.Errorf("dial: %w", ctx.Err()) // it looks like the caller's own
 			}
 			require.NoError(w, ctx.Err(), "each attempt has a timeout of its own")
 			return 7, nil
@@ -1355,17 +1387,26 @@ func TestRetryExtremes(t *testing.T) {
 			cancel()
 			require.Zero(w, w.elapsed())
 		}
-		// 5,000 doublings of a nanosecond.
-		var events rfgEvents
-		b := w.breaker(rfgFar, events.option(), breaker.WithRetry(breaker.MaxRetries(5000), breaker.Exponential(1, time.Second), breaker.AddJitter(1)))
-		r := b.Try(w.Context(), w.fn(errBoom).call)
-		require.Equal(w, 5001, r.Attempts)
-		for i, e := range events.retries {
-			require.Positive(w, e.Wait)
-			require.LessOrEqual(w, e.Wait, time.Second)
-			if i > 40 {
-				require.Equal(w, time.Second, e.Wait)
+		for _, tc := range []struct {
+			n          int // of doublings
+			base, most time.Duration
+			jitter     breaker.RetryOption
+		}{
+			{5000, 1, time.Second, breaker.AddJitter(1)},
+			{200, time.Hour, 2 * time.Hour, breaker.NoJitter()},
+		} {
+			var events rfgEvents
+			b := w.breaker(rfgFar, events.option(), breaker.WithRetry(breaker.MaxRetries(tc.n), breaker.Exponential(tc.base, tc.most), tc.jitter))
+			r := b.Try(w.Context(), w.fn(errBoom).call)
+			require.Equal(w, tc.n+1, r.Attempts)
+			for i, e := range events.retries {
+				require.Positive(w, e.Wait)
+				require.LessOrEqual(w, e.Wait, tc.most)
+				if i > 40 {
+					require.Equal(w, tc.most, e.Wait)
+				}
 			}
+			require.GreaterOrEqual(w, events.retries[0].Wait, tc.base)
 		}
 	})
 }
@@ -1471,272 +1512,38 @@ func rfgSum(all []breaker.RetryEvent) (sum time.Duration) {
 	return sum
 }
 
-func rfgBudget(t require.TestingT, ratio float64, reserve int, window time.Duration) *breaker.Budget {
-	b, err := breaker.NewBudget(ratio, reserve, window)
-	require.NoError(t, err)
-	return b
-}
-
-func TestBudgetNonsenseIsNamed(t *testing.T) {
-	for _, tc := range []struct {
-		ratio   float64
-		reserve int
-		window  time.Duration
-		names   []string
-	}{
-		{-0.1, 0, time.Second, []string{"Ratio", "-0.1"}},
-		{math.NaN(), 0, time.Second, []string{"Ratio"}},
-		{math.Inf(1), 0, time.Second, []string{"Ratio"}},
-		{0, -1, time.Second, []string{"Reserve", "-1"}},
-		{0, 0, 0, []string{"Window"}},
-		{0, 0, -time.Second, []string{"Window", "-1s"}},
-		{-1, -1, -1, []string{"Ratio", "Reserve", "Window"}},
+// The refusal of a circuit further in was retried where a classifier, or a judge of results, took it for a failure.
+func TestRejectionsAreNotRetried(t *testing.T) {
+	failure := func(error) breaker.Outcome { return breaker.Failure }
+	for name, opt := range map[string]breaker.Option{
+		"classifier": breaker.WithClassifier(failure),
+		"result":     breaker.WithResult(func(_ int, err error) breaker.Outcome { return failure(err) }),
+		"list":       breaker.WithFailOn(breaker.ErrOpen, breaker.ErrTooManyInFlight),
 	} {
-		b, err := breaker.NewBudget(tc.ratio, tc.reserve, tc.window)
-		require.Nil(t, b)
-		for _, name := range tc.names {
-			require.ErrorContains(t, err, name)
-		}
-	}
-	rfgBudget(t, 0, 0, 1)
-	rfgBudget(t, math.MaxFloat64, math.MaxInt32, 1<<62)
-}
-
-func TestBudgetBoundsRetries(t *testing.T) {
-	for _, tc := range []struct {
-		ratio          float64
-		reserve, calls int
-		want           int // retries of that many calls at one instant, each of which would retry once
-	}{
-		{0, 0, 100, 0},
-		{0, 3, 100, 3},
-		{0.1, 0, 9, 0},
-		{0.1, 0, 10, 1},
-		{0.1, 0, 100, 10},
-		{0.2, 10, 100, 30},
-		{0.29, 0, 100, 29},
-		{0.57, 0, 100, 57},
-		{1, 0, 100, 100},
-		{math.MaxFloat64, 0, 100, 100},
-		{0, math.MaxInt32, 100, 100},
-	} {
-		t.Run(fmt.Sprint(tc.ratio, tc.reserve, tc.calls), func(t *testing.T) {
-			rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
-				call := way.make(w, nil, breaker.MaxRetries(1), breaker.Constant(0), breaker.WithBudget(rfgBudget(w, tc.ratio, tc.reserve, time.Minute)))
-				runs := 0
-				for range tc.calls {
-					_, err := call(w.Context(), func(context.Context) (int, error) { runs++; return 0, errBoom })
-					require.ErrorIs(w, err, errBoom)
-				}
-				require.Equal(w, tc.calls+tc.want, runs)
+		for _, rejection := range []error{breaker.ErrOpen, breaker.ErrTooManyInFlight} {
+			t.Run(name+", "+rejection.Error(), func(t *testing.T) {
+				b := breaker.Must(breaker.New[int]("outer", opt, breaker.WithRetry(breaker.MaxRetries(3), breaker.Constant(0), breaker.NoJitter())))
+				r := b.Try(context.Background(), func(context.Context) (int, error) { return 0, fmt.Errorf("inner: %w", rejection) })
+				require.Equal(t, 1, r.Attempts)
+				require.ErrorIs(t, r.Err, rejection)
+				require.EqualValues(t, 1, b.Snapshot().Totals.Failures)
 			})
-		})
+		}
 	}
 }
 
-// A budget has a window: what was used comes back, and what was earned goes.
-func TestBudgetIsWindowed(t *testing.T) {
-	rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
-		budget := rfgBudget(w, 0.5, 1, 10*time.Second)
-		call := way.make(w, nil, breaker.MaxRetries(1), breaker.Constant(0), breaker.WithBudget(budget))
-		attempts := func(err error) int {
-			f := w.fn(err)
-			_, _ = call(w.Context(), f.call)
-			return len(f.at)
-		}
-		require.Equal(w, 2, attempts(errBoom), "the reserve")
-		for range 5 {
-			require.Equal(w, 1, attempts(nil))
-		}
-		w.at(5 * time.Second)
-		for i, want := range []int{2, 2, 2, 2, 2, 2, 1} { // 7 to 13 calls allow 4, 5, 5, 6, 6, 7, 7 retries; one was before
-			require.Equal(w, want, attempts(errBoom), "call %d", i)
-		}
-		w.at(10 * time.Second) // six calls and one retry are gone: 7 calls, 6 retries
-		require.Equal(w, 1, attempts(errBoom), "8 calls allow 5")
-		for range 3 {
-			require.Equal(w, 1, attempts(nil))
-		}
-		require.Equal(w, 2, attempts(errBoom), "12 calls allow 7")
-		w.at(time.Hour)
-		require.Equal(w, 2, attempts(errBoom), "the reserve again")
-		require.Equal(w, 2, attempts(errBoom), "2 calls allow 2")
-		require.Equal(w, 1, attempts(errBoom))
-	})
-}
-
-// What was used comes back in the middle of a call, too.
-func TestBudgetGoesByTheTimeOfTheRetry(t *testing.T) {
-	rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
-		for _, took := range []time.Duration{time.Second - 1, time.Second} {
-			call := way.make(w, nil, breaker.MaxRetries(5), breaker.Constant(0), breaker.WithBudget(rfgBudget(w, 0, 1, time.Second)))
-			runs := 0
-			_, _ = call(w.Context(), func(context.Context) (int, error) {
-				if runs++; runs == 2 {
-					w.at(w.elapsed() + took)
-				}
-				return 0, errBoom
-			})
-			require.Equal(w, map[time.Duration]int{time.Second - 1: 2, time.Second: 3}[took], runs)
-		}
-	})
-}
-
-func TestBudgetIsShared(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
-		retry := breaker.WithRetry(breaker.MaxRetries(1), breaker.Constant(0), breaker.WithBudget(rfgBudget(w, 0, 3, time.Minute)))
-		a, b := w.breaker(rfgFar, retry), w.breaker(rfgFar, retry)
-		view := breaker.Must(breaker.Over[int](a.Circuit(), retry))
-		runs := 0
-		fails := func(context.Context) (int, error) { runs++; return 0, errBoom }
-		for range 10 {
-			for _, one := range []*breaker.Breaker[int]{a, b, view} {
-				_, _ = one.Do(w.Context(), fails)
-			}
-		}
-		require.Equal(w, 33, runs)
-	})
-}
-
-// What a budget refuses leaves no trace, and a retry that will not be made costs it nothing.
-func TestBudgetIsSpentOnRetriesOnly(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
-		budget := rfgBudget(w, 0, 1, time.Hour)
-		var events rfgEvents
-		with := func(opts ...breaker.RetryOption) *breaker.Breaker[int] {
-			return w.breaker(rfgFar, events.option(), breaker.WithRetry(append(opts, breaker.WithBudget(budget))...))
-		}
-		ctx, cancel := w.deadline(time.Second)
-		defer cancel()
-		for name, opts := range map[string][]breaker.RetryOption{
-			"off":                  {},
-			"not worth it":         {breaker.MaxRetries(1), breaker.RetryIf(func(error) bool { return false })},
-			"does not fit":         {breaker.MaxRetries(1), breaker.Constant(time.Minute)},
-			"longer than it may":   {breaker.MaxRetries(1), breaker.Constant(time.Minute), breaker.MaxElapsed(time.Second)},
-			"a hint above the cap": {breaker.MaxRetries(1), breaker.RetryAfterCap(0)},
-		} {
-			f := w.fn(hint(1))
-			_, _ = with(opts...).Do(ctx, f.call)
-			require.Len(w, f.at, 1, name)
-		}
-		require.Empty(w, events.retries)
-		open := w.breaker(breaker.WithFailureThreshold(1), breaker.WithRetry(breaker.MaxRetries(1), breaker.Constant(0), breaker.WithBudget(budget)))
-		_, _ = open.Do(w.Context(), w.fn(errBoom).call)
-		_, _ = open.Do(w.Context(), w.fn(errBoom).call)
-
-		f := w.fn(errBoom)
-		_, err := with(breaker.MaxRetries(5), breaker.Constant(0)).Do(w.Context(), f.call)
-		require.Len(w, f.at, 2, "the one retry was still there")
-		rfgRetried(w, err, 2, errBoom)
-		require.Len(w, events.retries, 1, "a refused retry is not announced")
-	})
-	t.Run("the zero Budget allows none", func(t *testing.T) {
-		rfgEveryWay(t, func(w *rfgWorld, way rfgWay) {
-			f := w.fn(errBoom)
-			_, err := way.make(w, nil, breaker.MaxRetries(3), breaker.WithBudget(new(breaker.Budget)))(w.Context(), f.call)
-			require.Equal(w, errBoom, err)
-			require.Len(w, f.at, 1)
+// An error that is not worth a retry became a rejection when it also opened the circuit.
+func TestErrorsThatAreNotRetriedStayAsTheyAre(t *testing.T) {
+	for name, opt := range map[string]breaker.RetryOption{
+		"not worth it":  breaker.RetryIf(func(error) bool { return false }),
+		"too long away": breaker.RetryAfterCap(time.Millisecond),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := breaker.Must(breaker.New[int]("c", breaker.WithFailureThreshold(1), breaker.WithRetry(breaker.MaxRetries(3), opt)))
+			err := error(hint(time.Minute))
+			_, got := b.Do(context.Background(), func(context.Context) (int, error) { return 0, err })
+			require.Equal(t, err, got)
+			require.Equal(t, breaker.Open, b.State())
 		})
-	})
-}
-
-// A rejected call never reached the dependency: it earns no retries.
-func TestBudgetEarnsNothingFromRejections(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
-		retry := breaker.WithRetry(breaker.MaxRetries(1), breaker.Constant(0), breaker.WithBudget(rfgBudget(w, 0.1, 0, time.Minute)))
-		open, failing := w.breaker(retry, breaker.WithMode(breaker.ForcedOpen)), w.breaker(rfgFar, retry)
-		for range 1000 {
-			_, err := open.Do(w.Context(), w.fn(nil).call)
-			require.ErrorIs(w, err, breaker.ErrOpen)
-		}
-		runs := 0
-		for range 10 {
-			_, _ = failing.Do(w.Context(), func(context.Context) (int, error) { runs++; return 0, errBoom })
-		}
-		require.Equal(w, 11, runs, "10 calls allow 1 retry")
-	})
-}
-
-// Under a budget the retries of each window are bounded, whatever fails and when: at the instant of every retry, there
-// are no more of them than the calls of the window allow. Up to 128 instants that is exact; beyond, a 64th of the window
-// may be taken off its end.
-func TestBudgetProperties(t *testing.T) {
-	rfgBubble(t, func(w *rfgWorld) {
-		rapid.Check(struct{ testing.TB }{w.T}, func(t *rapid.T) {
-			ratio := float64(rapid.IntRange(0, 150).Draw(t, "percent")) / 100
-			reserve := rapid.IntRange(0, 5).Draw(t, "reserve")
-			window := time.Duration(rapid.Int64Range(1, int64(10*time.Second)).Draw(t, "window"))
-			budget := rfgBudget(t, ratio, reserve, window)
-			n := rapid.IntRange(1, 4).Draw(t, "retries")
-			var retries, calls []time.Time
-			hooks := breaker.WithHooks(breaker.Hooks{Retry: func(context.Context, breaker.RetryEvent) { retries = append(retries, time.Now()) }})
-			wait := breaker.Constant(time.Duration(rapid.IntRange(0, 50).Draw(t, "wait ms")) * time.Millisecond)
-			var all []*breaker.Breaker[int]
-			for range 2 {
-				all = append(all, breaker.Must(breaker.New[int]("test", rfgFar, hooks, breaker.WithRetry(breaker.MaxRetries(n), wait, breaker.WithBudget(budget)))))
-			}
-			percent := rapid.IntRange(0, 100).Draw(t, "failing")
-			start := time.Now()
-			runs := 0
-			slack := time.Duration(0)
-			for range rapid.IntRange(1, 300).Draw(t, "calls") {
-				calls = append(calls, time.Now())
-				_, _ = rapid.SampledFrom(all).Draw(t, "breaker").Do(context.Background(), func(context.Context) (int, error) {
-					runs++
-					if rapid.IntRange(1, 100).Draw(t, "end") <= percent {
-						return 0, errBoom
-					}
-					return 0, nil
-				})
-				if rapid.Bool().Draw(t, "pause") {
-					<-time.After(time.Duration(rapid.Int64Range(1, int64(window)).Draw(t, "for")) / 20)
-				}
-			}
-			if runs != len(calls)+len(retries) {
-				t.Fatalf("%d runs of %d calls and %d retries", runs, len(calls), len(retries))
-			}
-			if len(calls)+len(retries) > 128 {
-				slack = window / 64
-			}
-			for _, at := range retries {
-				before := func(of []time.Time, window time.Duration) (n int) {
-					for _, one := range of {
-						if !one.After(at) && at.Sub(one) < window {
-							n++
-						}
-					}
-					return n
-				}
-				r, c := before(retries, window-slack), before(calls, window)
-				if float64(r) > ratio*float64(c)+float64(reserve)+1e-9 {
-					t.Fatalf("at %v: %d retries of %d calls, allowed are %v of them and %d", at.Sub(start), r, c, ratio, reserve)
-				}
-			}
-			windows := 1 + float64(time.Since(start)/max(1, window-slack))
-			if amplified := float64(runs); amplified > (1+ratio)*float64(len(calls))+float64(reserve)*windows+1e-9 {
-				t.Fatalf("%v runs of %d calls in %v windows", amplified, len(calls), windows)
-			}
-		})
-	})
-}
-
-// Many at once share a budget, by the default clock and without races.
-func TestBudgetUnderConcurrency(t *testing.T) {
-	guard(t, patience, func() {
-		const reserve, goroutines, calls = 50, 8, 500
-		retry := breaker.WithRetry(breaker.MaxRetries(3), breaker.Constant(0), breaker.WithBudget(rfgBudget(t, 0.1, reserve, time.Hour)))
-		var runs atomic.Int64
-		var all sync.WaitGroup
-		for range goroutines {
-			b := breaker.Must(breaker.New[int]("test", rfgFar, retry))
-			all.Go(func() {
-				for range calls {
-					_, err := b.Do(context.Background(), func(context.Context) (int, error) { runs.Add(1); return 0, errBoom })
-					assert.ErrorIs(t, err, errBoom)
-				}
-			})
-		}
-		all.Wait()
-		require.EqualValues(t, goroutines*calls+goroutines*calls/10+reserve, runs.Load())
-	})
+	}
 }

@@ -389,11 +389,15 @@ func TestE3C_FirstWave(t *testing.T) {
 				require.EqualValues(w, tc.run, c.timeouts.Load())
 				require.Zero(w, c.others.Load())
 				require.Len(w, events.List(), 1)
+				require.Equal(w, breaker.ReasonThreshold, events.List()[0].Reason)
 				s := b.Snapshot()
 				require.EqualValues(w, tc.run, s.Totals.Failures)
 				require.EqualValues(w, tc.run-5, s.Totals.Late)
 				require.Zero(w, s.InFlight)
 				require.Equal(w, 60*time.Second, s.Until.Sub(w.Start), "the late ones change nothing")
+				w.At(60 * time.Second)
+				require.Equal(w, breaker.HalfOpen, b.State())
+				require.Zero(w, b.Snapshot().Probes)
 			})
 		})
 	}
@@ -415,10 +419,12 @@ func TestE3D_SteadyLoad(t *testing.T) {
 					c.call(1, b, c.hang)
 				}
 				c.all.Wait()
+				require.Len(w, events.List(), 1)
 				require.Equal(w, tc.opens, events.List()[0].At.Sub(w.Start))
 				// The caller of the instant in which the fifth result arrives may come before it or after it.
 				require.Contains(w, []int64{tc.admitted, tc.admitted - 1}, c.upstream.Load())
 				require.Equal(w, uint64(c.upstream.Load()-5), b.Snapshot().Totals.Late)
+				require.Zero(w, b.Snapshot().InFlight)
 			})
 		})
 	}
