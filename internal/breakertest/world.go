@@ -31,6 +31,12 @@ type Clock struct {
 	waiting bool
 }
 
+// NewClock is a clock that moves only by hand.
+func NewClock() *Clock { return &Clock{Mock: clock.NewMock()} }
+
+// NewWaitingClock is a clock that moves on when somebody waits for it.
+func NewWaitingClock() *Clock { return &Clock{Mock: clock.NewMock(), waiting: true} }
+
 func (c *Clock) After(d time.Duration) <-chan time.Time {
 	done := c.Mock.After(d)
 	if c.waiting {
@@ -107,7 +113,7 @@ func Injected(t *testing.T, way Way, f func(*World)) {
 func inject(t *testing.T, way Way, waiting bool, f func(*World)) {
 	t.Helper()
 	Guard(t, Patience, func() {
-		clk := &Clock{clock.NewMock(), waiting}
+		clk := &Clock{Mock: clock.NewMock(), waiting: waiting}
 		clk.Set(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
 		w := &World{T: t, Start: clk.Now(), Clk: clk, Way: way}
 		defer w.End()
