@@ -145,7 +145,7 @@ func TestBC115_ChecksStartAndStop(t *testing.T) {
 func TestFault_LateHealthChecksSayNothing(t *testing.T) {
 	bubble(t, byDo, func(w *world) {
 		r := w.circuit(breaker.WithOpenTimeout(time.Hour), breaker.WithHealthCheck(10*time.Second, func(context.Context) error {
-			time.Sleep(25 * time.Second)
+			<-time.After(25 * time.Second)
 			return nil
 		}, breaker.HealthTimeout(5*time.Second), breaker.HealthJitter(0)))
 		r.c.Trip(nil)
