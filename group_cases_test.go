@@ -3,12 +3,9 @@ package breaker_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
@@ -101,52 +98,4 @@ func TestGroupEvictions(t *testing.T) {
 		g.Get(key)
 		require.EqualValues(t, max(0, i-2), g.Evictions())
 	}
-}
-
-// A map of circuits grew without bound; where it was bounded, cleaning up removed the open ones.
-func TestGroupIsBoundedAndKeepsOpenCircuits(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
-		g := w.group(breaker.MaxKeys(10), breaker.IdleAfter(time.Second), breaker.WithOpenTimeout(24*time.Hour))
-		rfgFail(w, g.Get("down"), 3)
-		for i := range 50 {
-			rfgFill(w, g, fmt.Sprint(i, "-"), 20)
-			w.at(w.elapsed() + time.Minute)
-			require.LessOrEqual(w, g.Len(), 10)
-		}
-		_, err := g.Do(w.Context(), "down", rfgAnswer(0, nil))
-		require.ErrorIs(w, err, breaker.ErrOpen)
-	})
-}
-
-// Two circuits for one key, each with half of the failures.
-func TestGroupCountsCallersOfAKeyTogether(t *testing.T) {
-	guard(t, patience, func() {
-		for range 50 {
-			g := breaker.Must(breaker.NewGroup[int](breaker.WithFailureThreshold(16)))
-			var all sync.WaitGroup
-			for range 16 {
-				all.Go(func() {
-					_, err := g.Do(context.Background(), "host", rfgAnswer(0, errBoom))
-					assert.Equal(t, errBoom, err)
-				})
-			}
-			all.Wait()
-			require.Equal(t, breaker.Open, g.Get("host").State())
-		}
-	})
-}
-
-// Looking a key up inside the function that configures keys deadlocked.
-func TestGroupPerKeyMayLookUp(t *testing.T) {
-	guard(t, patience, func() {
-		var g *breaker.Group[int]
-		g = breaker.Must(breaker.NewGroup[int](breaker.PerKey(func(key string) []breaker.Option {
-			if key == "a" {
-				g.Get("b").Circuit().Trip(nil)
-			}
-			return nil
-		})))
-		require.Equal(t, breaker.Closed, g.Get("a").State())
-		require.Equal(t, breaker.Open, g.Get("b").State())
-	})
 }

@@ -1001,3 +1001,51 @@ func TestAllocsRetryAndFallback(t *testing.T) {
 		})
 	})
 }
+
+// A group stays within its bound, and removes no open circuit for that.
+func TestGroupIsBoundedAndKeepsOpenCircuits(t *testing.T) {
+	rfgBoth(t, func(w *rfgWorld) {
+		g := w.group(breaker.MaxKeys(10), breaker.IdleAfter(time.Second), breaker.WithOpenTimeout(24*time.Hour))
+		rfgFail(w, g.Get("down"), 3)
+		for i := range 50 {
+			rfgFill(w, g, fmt.Sprint(i, "-"), 20)
+			w.at(w.elapsed() + time.Minute)
+			require.LessOrEqual(w, g.Len(), 10)
+		}
+		_, err := g.Do(w.Context(), "down", rfgAnswer(0, nil))
+		require.ErrorIs(w, err, breaker.ErrOpen)
+	})
+}
+
+// Callers who ask for a new key at once share one circuit: their failures are counted together.
+func TestGroupCountsCallersOfAKeyTogether(t *testing.T) {
+	guard(t, patience, func() {
+		for range 50 {
+			g := breaker.Must(breaker.NewGroup[int](breaker.WithFailureThreshold(16)))
+			var all sync.WaitGroup
+			for range 16 {
+				all.Go(func() {
+					_, err := g.Do(context.Background(), "host", rfgAnswer(0, errBoom))
+					assert.Equal(t, errBoom, err)
+				})
+			}
+			all.Wait()
+			require.Equal(t, breaker.Open, g.Get("host").State())
+		}
+	})
+}
+
+// The function that configures keys may look up another key.
+func TestGroupPerKeyMayLookUp(t *testing.T) {
+	guard(t, patience, func() {
+		var g *breaker.Group[int]
+		g = breaker.Must(breaker.NewGroup[int](breaker.PerKey(func(key string) []breaker.Option {
+			if key == "a" {
+				g.Get("b").Circuit().Trip(nil)
+			}
+			return nil
+		})))
+		require.Equal(t, breaker.Closed, g.Get("a").State())
+		require.Equal(t, breaker.Open, g.Get("b").State())
+	})
+}
