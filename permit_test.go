@@ -122,7 +122,9 @@ func TestK22_ContextAlreadyDoneTakesNothing(t *testing.T) {
 	cancel()
 	expired, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
 	defer cancel()
-	for _, ctx := range []context.Context{cancelled, expired} {
+	caused, cancelWith := context.WithCancelCause(context.Background())
+	cancelWith(errClient)
+	for _, ctx := range []context.Context{cancelled, expired, caused} {
 		everywhere(t, func(w *world) {
 			r := w.circuit(breaker.WithSuccessThreshold(1))
 			check := func(want breaker.State) {
@@ -151,38 +153,6 @@ func TestK22_ContextAlreadyDoneTakesNothing(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Settling one permit three times counted three failures.
-func TestFault_PermitSettledThreeTimesCountsOnce(t *testing.T) {
-	bothClocks(t, func(w *world) {
-		r := w.r0()
-		p := r.acquire()
-		for range 3 {
-			p.Done(errBoom)
-		}
-		r.state(breaker.Closed)
-		require.EqualValues(w, 1, r.c.Snapshot().Totals.Failures)
-		r.fail(1)
-		r.state(breaker.Closed)
-		r.fail(1)
-		r.state(breaker.Open)
-	})
-}
-
-// A function ran though its context was done.
-func TestFault_DoneContextRunsNothing(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
-		ctx, cancel := context.WithCancelCause(w.Context())
-		cancel(errClient)
-		for range 10 {
-			require.Equal(w, context.Canceled, r.callCtx(ctx, nil))
-		}
-		require.Zero(w, r.ran.Load())
-		require.Zero(w, r.c.Snapshot().Totals)
-		r.idle()
-	})
 }
 
 func TestPermitAbort(t *testing.T) {

@@ -329,16 +329,6 @@ func mdlRemaining(t *testing.T, c *breaker.Circuit, most time.Duration) time.Dur
 	return left
 }
 
-func TestClockSetForward(t *testing.T) {
-	clk := newMdlClock()
-	c := breaker.Must(breaker.NewCircuit("jump", breaker.WithClock(clk), breaker.WithFailureThreshold(1), breaker.WithOpenTimeout(10*time.Second)))
-	_ = c.Run(t.Context(), mdlFail)
-	clk.pass(2*time.Second + time.Hour)
-	if err := c.Run(t.Context(), mdlOK); err != nil {
-		t.Errorf("no probe an hour later: %v", err)
-	}
-}
-
 // Whatever a clock does: windows never go wrong, an open circuit opens up within its period, and nothing is stuck.
 func TestClockJumps(t *testing.T) {
 	for name, rule := range mdlRules {
