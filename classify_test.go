@@ -12,7 +12,8 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-func TestBC63_CallerWhoWalksAwayIsNoFailure(t *testing.T) {
+// BC-63, BC-66, K18.
+func TestCallerWhoWalksAwayIsNoFailure(t *testing.T) {
 	ends := map[string]func(context.Context) error{
 		"the context's error": func(ctx context.Context) error { return ctx.Err() },
 		"wrapped":             func(ctx context.Context) error { return fmt.Errorf("query: %w", ctx.Err()) },
@@ -83,7 +84,8 @@ func TestBC63_CallerWhoWalksAwayIsNoFailure(t *testing.T) {
 	})
 }
 
-func TestBC64_DependencysOwnTimeoutCounts(t *testing.T) {
+// BC-64.
+func TestDependencysOwnTimeoutCounts(t *testing.T) {
 	children := map[string]func(context.Context) error{
 		"deadline": func(ctx context.Context) error {
 			ctx, cancel := context.WithDeadline(ctx, time.Unix(0, 0))
@@ -143,7 +145,8 @@ func TestBC64_DependencysOwnTimeoutCounts(t *testing.T) {
 	})
 }
 
-func TestBC67_CallersOwnDeadline(t *testing.T) {
+// BC-67, K18.
+func TestCallersOwnDeadline(t *testing.T) {
 	for _, tc := range []struct {
 		name           string
 		opts           []breaker.Option
@@ -209,7 +212,8 @@ func TestBC67_CallersOwnDeadline(t *testing.T) {
 	})
 }
 
-func TestBC69_ClientErrorIsNeitherFailureNorForgiveness(t *testing.T) {
+// BC-69.
+func TestClientErrorIsNeitherFailureNorForgiveness(t *testing.T) {
 	everywhere(t, func(w *world) {
 		if w.way.name == byPolicy.name {
 			return // has a WithResult of its own; WithIgnore decides before it, which the test of WithResult covers
@@ -272,7 +276,8 @@ func TestBC69_ClientErrorIsNeitherFailureNorForgiveness(t *testing.T) {
 
 type reply struct{ code int }
 
-func TestBC72_BadValueCanBeAFailure(t *testing.T) {
+// BC-72.
+func TestBadValueCanBeAFailure(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		asked := 0
 		classify := func(v *reply, err error) breaker.Outcome {
@@ -365,7 +370,8 @@ func TestBC72_BadValueCanBeAFailure(t *testing.T) {
 	})
 }
 
-func TestBC74_ClassifyingDoesNotReplace(t *testing.T) {
+// BC-74.
+func TestClassifyingDoesNotReplace(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		for _, opt := range []breaker.Option{
 			breaker.WithIgnore(errClient),
@@ -394,7 +400,8 @@ func TestBC74_ClassifyingDoesNotReplace(t *testing.T) {
 	})
 }
 
-func TestK16_WhichErrorsCountIsAPredicate(t *testing.T) {
+// K16, K18.
+func TestWhichErrorsCountIsAPredicate(t *testing.T) {
 	errX, errY := errors.New("x"), errors.New("y")
 	onlyX := func(err error) breaker.Outcome {
 		if errors.Is(err, errX) {
@@ -451,7 +458,8 @@ func TestK16_WhichErrorsCountIsAPredicate(t *testing.T) {
 	})
 }
 
-func TestK19_ValueAndErrorComeOutAsTheyWere(t *testing.T) {
+// K19.
+func TestValueAndErrorComeOutAsTheyWere(t *testing.T) {
 	errA := errors.New("a")
 	type answer struct{ n int }
 	bothClocks(t, func(w *world) {
@@ -479,7 +487,7 @@ func TestK19_ValueAndErrorComeOutAsTheyWere(t *testing.T) {
 }
 
 // An error to be ignored was not recognised once it was wrapped.
-func TestFault_WrappedErrorsAreRecognised(t *testing.T) {
+func TestWrappedErrorsAreRecognised(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		r := w.r0(breaker.WithIgnore(errClient))
 		for _, err := range []error{
@@ -502,7 +510,8 @@ func TestFault_WrappedErrorsAreRecognised(t *testing.T) {
 	})
 }
 
-func TestK17_IgnoredIsNeitherSuccessNorFailure(t *testing.T) {
+// K17.
+func TestIgnoredIsNeitherSuccessNorFailure(t *testing.T) {
 	ignoring := breaker.WithIgnore(errClient)
 	bothClocks(t, func(w *world) {
 		for _, way := range []way{byRun, byDo, byPermit} {

@@ -331,6 +331,7 @@ func cfgTooMuch() []cfgFault {
 
 func cfgHealthy(context.Context) error { return nil }
 
+// BC-145.
 func TestNonsenseIsNamed(t *testing.T) {
 	for _, tt := range cfgFaults {
 		b, err := breaker.New[int]("b", tt.option)
@@ -347,6 +348,7 @@ func TestNonsenseIsNamed(t *testing.T) {
 }
 
 // One of each, all in one call: one error names them all, and nothing else.
+// BC-145.
 func TestAllNonsenseIsNamedAtOnce(t *testing.T) {
 	never := func(breaker.Counts) bool { return false }
 	_, err := breaker.New[int]("",
@@ -566,6 +568,7 @@ func TestZeroMeansWhatItsOptionSays(t *testing.T) {
 	})
 }
 
+// BC-144.
 func TestProbesAndLeaseFollowWhatWasGiven(t *testing.T) {
 	c := cfgCircuit(t, breaker.WithSuccessThreshold(4), breaker.WithOpenTimeout(time.Minute))
 	require.Equal(t, 4, c.Config().HalfOpenProbes)
@@ -579,6 +582,7 @@ func TestProbesAndLeaseFollowWhatWasGiven(t *testing.T) {
 	require.Equal(t, time.Hour, c.Config().ProbeLease)
 }
 
+// BC-144.
 func TestOfAnOptionGivenTwiceTheLaterWins(t *testing.T) {
 	c := cfgCircuit(t,
 		breaker.WithFailureThreshold(1), breaker.WithFailureWindow(1), breaker.WithTrip(breaker.ConsecutiveFailures(1)),
@@ -688,6 +692,7 @@ func TestOptionsDoNotDependOnTheirOrder(t *testing.T) {
 	})
 }
 
+// BC-145.
 func TestOptionsInTheWrongPlace(t *testing.T) {
 	circuit := map[string]breaker.Option{
 		"FailureThreshold":     breaker.WithFailureThreshold(1),
@@ -794,6 +799,7 @@ func TestMustPanicsWithTheError(t *testing.T) {
 
 var errCfgMust = errors.New("no")
 
+// BC-145.
 func TestConfigureWithNonsenseChangesNothing(t *testing.T) {
 	for _, tt := range cfgFaults {
 		clk := cfgClock()
@@ -856,6 +862,7 @@ func TestConfigureKeepsStateAndRemainingTime(t *testing.T) {
 	require.Equal(t, breaker.Closed, c.State())
 }
 
+// BC-147, K34.
 func TestConfigureKeepsCounts(t *testing.T) {
 	rate := breaker.FailureRate(0.5, 4, breaker.Last(time.Minute))
 	for _, tt := range []struct {
@@ -946,6 +953,7 @@ func TestConfigureKeepsCounts(t *testing.T) {
 }
 
 // A reload of the same file must not undo what an operator has said since.
+// BC-147.
 func TestReloadOfAnUnchangedModeKeepsSetMode(t *testing.T) {
 	file := func(mode string) []breaker.Option {
 		cfg, err := breaker.ParseConfig(map[string]any{"mode": mode})
@@ -1074,6 +1082,7 @@ func TestHealthCheckFromAFile(t *testing.T) {
 }
 
 // A check that is replaced in the middle of an open period does not go on.
+// BC-147.
 func TestConfigureReplacesTheHealthCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var before, after atomic.Int32
@@ -1305,7 +1314,8 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-func TestBC53_DurationIsReadOncePerDecision(t *testing.T) {
+// BC-53.
+func TestDurationIsReadOncePerDecision(t *testing.T) {
 	t.Run("a lease keeps its length", func(t *testing.T) {
 		everywhere(t, func(w *world) {
 			r := w.r0()
@@ -1399,7 +1409,8 @@ func TestBC53_DurationIsReadOncePerDecision(t *testing.T) {
 	})
 }
 
-func TestBC62_NilAndZeroFailPolitely(t *testing.T) {
+// BC-62.
+func TestNilAndZeroFailPolitely(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		states := map[string]func(*rig){
 			"closed":    func(*rig) {},
@@ -1461,7 +1472,8 @@ func TestBC62_NilAndZeroFailPolitely(t *testing.T) {
 	})
 }
 
-func TestBC145_ExtremesThatAreAllowedWork(t *testing.T) {
+// BC-145.
+func TestExtremesThatAreAllowedWork(t *testing.T) {
 	everywhere(t, func(w *world) {
 		const century = 100 * 365 * 24 * time.Hour
 		r := w.r0(breaker.WithOpenTimeout(century), breaker.WithProbeLease(century), breaker.WithRamp(century), breaker.WithOpenHint(century), breaker.WithFailureThreshold(1))
@@ -1473,7 +1485,8 @@ func TestBC145_ExtremesThatAreAllowedWork(t *testing.T) {
 	})
 }
 
-func TestBC147_RebuildingDoesNotForget(t *testing.T) {
+// BC-147.
+func TestRebuildingDoesNotForget(t *testing.T) {
 	t.Run("half-open, with its progress and its probe", func(t *testing.T) {
 		everywhere(t, func(w *world) {
 			r := w.r0(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(2))
@@ -1519,7 +1532,8 @@ func TestBC147_RebuildingDoesNotForget(t *testing.T) {
 	})
 }
 
-func TestK33_CircuitsAreIsolated(t *testing.T) {
+// K33.
+func TestCircuitsAreIsolated(t *testing.T) {
 	everywhere(t, func(w *world) {
 		shared := []breaker.Option{breaker.WithFailureWindow(60 * time.Second), breaker.WithOpenTimeout(15 * time.Second)}
 		a, b := w.circuit(shared...), w.circuit(shared...)
@@ -1536,7 +1550,7 @@ func TestK33_CircuitsAreIsolated(t *testing.T) {
 }
 
 // Changing the configuration raced with calls.
-func TestFault_ConfigureWhileCalling(t *testing.T) {
+func TestConfigureWhileCalling(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		r := w.r0(breaker.WithOpenTimeout(time.Microsecond))
 		settings := [][]breaker.Option{

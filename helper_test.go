@@ -612,3 +612,7 @@ func hang(ctx context.Context) (int, error) {
 	<-ctx.Done()
 	return 0, ctx.Err()
 }
+
+func mdlOK(context.Context) error { return nil }
+
+func mdlFail(context.Context) error { return errMdlDown }

@@ -17,7 +17,8 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-func TestBC55_OneChangeOneEventInOrder(t *testing.T) {
+// BC-55.
+func TestOneChangeOneEventInOrder(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		r := w.r0(breaker.WithSuccessThreshold(2), breaker.WithHalfOpenProbes(2), breaker.WithOpenTimeout(time.Millisecond))
 		const workers, each = 64, 500
@@ -67,7 +68,8 @@ func TestBC55_OneChangeOneEventInOrder(t *testing.T) {
 	})
 }
 
-func TestBC137_HooksMayAsk(t *testing.T) {
+// BC-137.
+func TestHooksMayAsk(t *testing.T) {
 	everywhere(t, func(w *world) {
 		var r *rig
 		asked := make(map[string]int)
@@ -177,7 +179,8 @@ func (e *askingError) Is(error) bool { e.once(); return false }
 
 func (e *askingError) RetryAfter() time.Duration { e.once(); return 0 }
 
-func TestBC139_SlowHookSlowsNobodyElse(t *testing.T) {
+// BC-139.
+func TestSlowHookSlowsNobodyElse(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		hold := make(chan struct{})
 		entered := make(chan struct{})
@@ -274,7 +277,8 @@ func TestBC139_SlowHookSlowsNobodyElse(t *testing.T) {
 	})
 }
 
-func TestBC141_GaugeFollowsTheState(t *testing.T) {
+// BC-141.
+func TestGaugeFollowsTheState(t *testing.T) {
 	everywhere(t, func(w *world) {
 		gauge := map[breaker.State]int{breaker.Closed: 1}
 		r := w.r0(breaker.WithHooks(breaker.Hooks{StateChange: func(t breaker.Transition) { gauge[t.From]--; gauge[t.To]++ }}))
@@ -307,7 +311,8 @@ func TestBC141_GaugeFollowsTheState(t *testing.T) {
 	})
 }
 
-func TestO04_OneCallbackPerTransitionInOrderOutsideTheLock(t *testing.T) {
+// O04.
+func TestOneCallbackPerTransitionInOrderOutsideTheLock(t *testing.T) {
 	everywhere(t, func(w *world) {
 		var r *rig
 		var seen []breaker.State
@@ -349,7 +354,8 @@ func TestO04_OneCallbackPerTransitionInOrderOutsideTheLock(t *testing.T) {
 	})
 }
 
-func TestO05_LogLevelsAndAttributes(t *testing.T) {
+// O05.
+func TestLogLevelsAndAttributes(t *testing.T) {
 	everywhere(t, func(w *world) {
 		log := &logged{}
 		r := w.circuit(breaker.WithLogger(slog.New(log)))
@@ -383,7 +389,8 @@ func TestO05_LogLevelsAndAttributes(t *testing.T) {
 	})
 }
 
-func TestO06_OneReasonPerTransition(t *testing.T) {
+// O06.
+func TestOneReasonPerTransition(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.circuit()
 		r.trip()

@@ -16,7 +16,8 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-func TestBC01_FailedProbeReopensWhateverThePolicySays(t *testing.T) {
+// BC-01.
+func TestFailedProbeReopensWhateverThePolicySays(t *testing.T) {
 	for name, policy := range policies() {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(w *world) {
@@ -39,7 +40,8 @@ func TestBC01_FailedProbeReopensWhateverThePolicySays(t *testing.T) {
 	}
 }
 
-func TestBC01_SlowProbeIsAFailedProbe(t *testing.T) {
+// BC-01.
+func TestSlowProbeIsAFailedProbe(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.r0(breaker.WithTrip(
 			breaker.SlowCallRate(2*time.Second, 0.5, 100, breaker.LastCalls(100)),
@@ -75,7 +77,8 @@ func TestBC01_SlowProbeIsAFailedProbe(t *testing.T) {
 	})
 }
 
-func TestBC02_FailedProbeStartsAFullPeriod(t *testing.T) {
+// BC-02.
+func TestFailedProbeStartsAFullPeriod(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.r0()
 		r.trip()
@@ -119,7 +122,8 @@ func TestBC02_FailedProbeStartsAFullPeriod(t *testing.T) {
 	})
 }
 
-func TestBC06_ClosingForgetsTheFailures(t *testing.T) {
+// BC-06.
+func TestClosingForgetsTheFailures(t *testing.T) {
 	const minute = time.Minute
 	for name, policy := range map[string]breaker.Option{
 		"threshold":     breaker.WithFailureThreshold(3),
@@ -205,7 +209,8 @@ func TestBC06_ClosingForgetsTheFailures(t *testing.T) {
 	})
 }
 
-func TestBC08_ProbeSuccessesInARowClose(t *testing.T) {
+// BC-08.
+func TestProbeSuccessesInARowClose(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.r0(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(1))
 		r.trip()
@@ -240,7 +245,8 @@ func TestBC08_ProbeSuccessesInARowClose(t *testing.T) {
 	})
 }
 
-func TestBC27_HungProbeDoesNotLockTheCircuit(t *testing.T) {
+// BC-27, K29.
+func TestHungProbeDoesNotLockTheCircuit(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.r0()
 		r.trip()
@@ -347,7 +353,8 @@ func TestBC27_HungProbeDoesNotLockTheCircuit(t *testing.T) {
 	})
 }
 
-func TestBC34_ExactlyAsManyProbesAsSlots(t *testing.T) {
+// BC-34.
+func TestExactlyAsManyProbesAsSlots(t *testing.T) {
 	for name, settings := range map[string]struct{ slots, rounds int }{"two": {2, 1000}, "one": {1, 200}, "five": {5, 200}} {
 		t.Run(name, func(t *testing.T) {
 			guard(t, 2*patience, func() {
@@ -394,7 +401,8 @@ func TestBC34_ExactlyAsManyProbesAsSlots(t *testing.T) {
 	}
 }
 
-func TestBC35_HalfOpenIsNotClosed(t *testing.T) {
+// BC-35.
+func TestHalfOpenIsNotClosed(t *testing.T) {
 	bubble(t, byDo, func(w *world) {
 		r := w.r0(breaker.WithProbeLease(time.Hour))
 		r.trip()
@@ -436,7 +444,8 @@ func TestBC35_HalfOpenIsNotClosed(t *testing.T) {
 	})
 }
 
-func TestBC39_ProbeThatNeverLeftIsInconclusive(t *testing.T) {
+// BC-39.
+func TestProbeThatNeverLeftIsInconclusive(t *testing.T) {
 	errPoolExhausted := errors.New("own pool exhausted")
 	for name, opts := range map[string][]breaker.Option{
 		"WithIgnore": {breaker.WithIgnore(errPoolExhausted)},
@@ -482,7 +491,8 @@ func TestBC39_ProbeThatNeverLeftIsInconclusive(t *testing.T) {
 	})
 }
 
-func TestK09_HalfOpenAdmitsProbesUpToItsSlots(t *testing.T) {
+// K09.
+func TestHalfOpenAdmitsProbesUpToItsSlots(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			everywhere(t, func(w *world) {
@@ -544,7 +554,8 @@ func TestK09_HalfOpenAdmitsProbesUpToItsSlots(t *testing.T) {
 	})
 }
 
-func TestK10_SuccessThresholdCloses(t *testing.T) {
+// K10.
+func TestSuccessThresholdCloses(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 10} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			everywhere(t, func(w *world) {
@@ -569,7 +580,8 @@ func TestK10_SuccessThresholdCloses(t *testing.T) {
 	}
 }
 
-func TestK11_ProbeSuccessesCountFromZero(t *testing.T) {
+// K11.
+func TestProbeSuccessesCountFromZero(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.circuit()
 		r.ok(1000)
@@ -587,7 +599,8 @@ func TestK11_ProbeSuccessesCountFromZero(t *testing.T) {
 	})
 }
 
-func TestK29_ProbeThatNeverReturnsDoesNotBlockRecovery(t *testing.T) {
+// K29.
+func TestProbeThatNeverReturnsDoesNotBlockRecovery(t *testing.T) {
 	t.Run("its success counts while the half-open epoch lasts", func(t *testing.T) {
 		everywhere(t, func(w *world) {
 			r := w.circuit(breaker.WithSuccessThreshold(1))
@@ -653,7 +666,8 @@ func TestK29_ProbeThatNeverReturnsDoesNotBlockRecovery(t *testing.T) {
 	})
 }
 
-func TestE2_RecoveryOfOneProvider(t *testing.T) {
+// E2.
+func TestOneFailedProbeOfSeveralReopens(t *testing.T) {
 	t.Run("one probe of three fails", func(t *testing.T) {
 		everywhere(t, func(w *world) {
 			r := w.circuit(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(3))
@@ -676,7 +690,8 @@ func TestE2_RecoveryOfOneProvider(t *testing.T) {
 }
 
 // From wherever it is, a circuit with a healthy dependency and traffic closes within one open period and its probes' time.
-func TestK31_RecoveryFromAnywhere(t *testing.T) {
+// K31.
+func TestRecoveryFromAnywhere(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		for range 50 {
@@ -710,7 +725,7 @@ func TestK31_RecoveryFromAnywhere(t *testing.T) {
 }
 
 // A probe that hung, ended its goroutine or was forgotten kept its slot for good.
-func TestFault_NoProbeKeepsItsSlotForGood(t *testing.T) {
+func TestNoProbeKeepsItsSlotForGood(t *testing.T) {
 	for name, lose := range map[string]func(*rig){
 		"hung": func(r *rig) { r.gate() },
 		"goexit": func(r *rig) {
@@ -744,7 +759,7 @@ func TestFault_NoProbeKeepsItsSlotForGood(t *testing.T) {
 }
 
 // One number was both the cap on probes and the successes needed.
-func TestFault_ProbeCapAndSuccessThresholdAreTwoSettings(t *testing.T) {
+func TestProbeCapAndSuccessThresholdAreTwoSettings(t *testing.T) {
 	for _, tc := range []struct{ slots, successes int }{{1, 5}, {5, 1}, {2, 3}, {3, 2}} {
 		t.Run(fmt.Sprintf("%d slots, %d successes", tc.slots, tc.successes), func(t *testing.T) {
 			everywhere(t, func(w *world) {
@@ -771,7 +786,7 @@ func TestFault_ProbeCapAndSuccessThresholdAreTwoSettings(t *testing.T) {
 }
 
 // After closing, all traffic came at once and broke what had just recovered.
-func TestFault_RampSparesWhatHasJustRecovered(t *testing.T) {
+func TestRampSparesWhatHasJustRecovered(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		r := w.r0(breaker.WithRamp(10 * time.Second))
 		r.trip()
@@ -820,7 +835,8 @@ func TestFault_RampSparesWhatHasJustRecovered(t *testing.T) {
 	})
 }
 
-func TestK12_FailedProbeReopensForAFullPeriod(t *testing.T) {
+// K12.
+func TestFailedProbeReopensForAFullPeriod(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.circuit()
 		r.trip()
@@ -841,7 +857,8 @@ func TestK12_FailedProbeReopensForAFullPeriod(t *testing.T) {
 	})
 }
 
-func TestK13_CountsStartAtZeroAfterClosing(t *testing.T) {
+// K13.
+func TestCountsStartAtZeroAfterClosing(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.circuit()
 		r.trip()
@@ -857,7 +874,8 @@ func TestK13_CountsStartAtZeroAfterClosing(t *testing.T) {
 	})
 }
 
-func TestK14_FailedProbeReopensThoughTheWindowIsEmpty(t *testing.T) {
+// K14.
+func TestFailedProbeReopensThoughTheWindowIsEmpty(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.circuit(breaker.WithFailureWindow(60*time.Second), breaker.WithOpenTimeout(15*time.Second), breaker.WithSuccessThreshold(1))
 		r.failuresAt(0, 15_000, 30_000, 45_000, 59_000)

@@ -20,7 +20,8 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-func TestBC04_FailuresWhileOpenChangeNothing(t *testing.T) {
+// BC-04.
+func TestFailuresWhileOpenChangeNothing(t *testing.T) {
 	for name, late := range map[string]error{"failure": errBoom, "failure with a hint": hint(time.Minute)} {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(w *world) {
@@ -52,7 +53,8 @@ func TestBC04_FailuresWhileOpenChangeNothing(t *testing.T) {
 	}
 }
 
-func TestBC29_PanickingOrExitingProbeIsAFailure(t *testing.T) {
+// BC-29, BC-28.
+func TestPanickingOrExitingProbeIsAFailure(t *testing.T) {
 	for ending, end := range map[string]func(){"panic": func() { panic("boom") }, "goexit": runtime.Goexit} {
 		for _, by := range []way{byRun, byDo, byPolicy} {
 			breakOff := func(r *rig) {
@@ -208,7 +210,8 @@ func oddClassifier(err error) breaker.Outcome {
 	return breaker.DefaultClassifier(err)
 }
 
-func TestBC32_EveryEndingSettles(t *testing.T) {
+// BC-32.
+func TestEveryEndingSettles(t *testing.T) {
 	hooks := map[string]breaker.Hooks{"none": {}}
 	for name, h := range rudeHooks(func() { panic("hook") }) {
 		hooks["panics in "+name] = h
@@ -245,7 +248,8 @@ func TestBC32_EveryEndingSettles(t *testing.T) {
 	}
 }
 
-func TestBC42_SuccessWhileOpenDoesNotClose(t *testing.T) {
+// BC-42, BC-40.
+func TestSuccessWhileOpenDoesNotClose(t *testing.T) {
 	t.Run("a probe's success after it was tripped by hand", func(t *testing.T) {
 		everywhere(t, func(w *world) {
 			r := w.r0()
@@ -284,7 +288,8 @@ func TestBC42_SuccessWhileOpenDoesNotClose(t *testing.T) {
 	})
 }
 
-func TestBC45_DroppedResultLeavesATrace(t *testing.T) {
+// BC-45.
+func TestDroppedResultLeavesATrace(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		var calls []breaker.CallEvent
 		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}))
@@ -336,7 +341,8 @@ func TestBC45_DroppedResultLeavesATrace(t *testing.T) {
 	})
 }
 
-func TestBC59_PanicsComeOutUnchanged(t *testing.T) {
+// BC-59, K23.
+func TestPanicsComeOutUnchanged(t *testing.T) {
 	type custom struct{ n int }
 	pointer := &custom{3}
 	values := []any{"text", 42, custom{1}, pointer, errBoom, fmt.Errorf("wrapped: %w", errBoom), http.ErrAbortHandler, context.Canceled, breaker.ErrOpen}
@@ -394,7 +400,8 @@ func TestBC59_PanicsComeOutUnchanged(t *testing.T) {
 
 func panicHere() { panic("here") }
 
-func TestBC59_PanicsOfClassifierAndTripFunction(t *testing.T) {
+// BC-59.
+func TestPanicsOfClassifierAndTripFunction(t *testing.T) {
 	for _, by := range []way{byRun, byDo, byPermit} {
 		t.Run("classifier, "+by.name, func(t *testing.T) {
 			injected(t, by, func(w *world) {
@@ -423,7 +430,8 @@ func TestBC59_PanicsOfClassifierAndTripFunction(t *testing.T) {
 	})
 }
 
-func TestBC104_LateResultOfADetachedCallIsDropped(t *testing.T) {
+// BC-104.
+func TestLateResultOfADetachedCallIsDropped(t *testing.T) {
 	bubble(t, byDo, func(w *world) {
 		r := w.r0()
 		release := make(chan struct{})
@@ -473,7 +481,8 @@ func TestBC104_LateResultOfADetachedCallIsDropped(t *testing.T) {
 	})
 }
 
-func TestK15_OutcomesFromBeforeATransitionMoveNothing(t *testing.T) {
+// K15, BC-40.
+func TestOutcomesFromBeforeATransitionMoveNothing(t *testing.T) {
 	for name, outcome := range map[string]error{"success": nil, "failure": errBoom, "ignored": fmt.Errorf("inner: %w", breaker.ErrOpen)} {
 		for _, when := range []struct {
 			name string
@@ -560,7 +569,8 @@ func TestK15_OutcomesFromBeforeATransitionMoveNothing(t *testing.T) {
 	}
 }
 
-func TestK35_MaxInFlightStopsTheFirstWave(t *testing.T) {
+// K35.
+func TestMaxInFlightStopsTheFirstWave(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.circuit(breaker.WithMaxInFlight(100))
 		var in []*gate
@@ -630,7 +640,7 @@ func TestK35_MaxInFlightStopsTheFirstWave(t *testing.T) {
 }
 
 // A panic, turned into an error, was a success to a list of the errors that count.
-func TestFault_PanicPassesNoAllowList(t *testing.T) {
+func TestPanicPassesNoAllowList(t *testing.T) {
 	for name, opt := range map[string]breaker.Option{
 		"classifier that says success": breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Success }),
 		"classifier that says ignored": breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Ignored }),
@@ -653,7 +663,7 @@ func TestFault_PanicPassesNoAllowList(t *testing.T) {
 }
 
 // Panic, Goexit or a hang leaked the permit, of probes and of the limit on calls in flight.
-func TestFault_NoPermitLeaks(t *testing.T) {
+func TestNoPermitLeaks(t *testing.T) {
 	for name, end := range map[string]func(){
 		"panic":  func() { panic("boom") },
 		"goexit": runtime.Goexit,
@@ -682,7 +692,7 @@ func TestFault_NoPermitLeaks(t *testing.T) {
 }
 
 // Fifty successes of calls admitted while closed closed a half-open circuit that no probe had been sent through.
-func TestFault_SuccessesOfAnEarlierTimeCloseNothing(t *testing.T) {
+func TestSuccessesOfAnEarlierTimeCloseNothing(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.r0(breaker.WithSuccessThreshold(3))
 		var early []*gate
@@ -709,7 +719,7 @@ func TestFault_SuccessesOfAnEarlierTimeCloseNothing(t *testing.T) {
 }
 
 // Stale results handed back slots that they had never taken, so that more probes ran than there were slots.
-func TestFault_StaleResultsRaiseNoCap(t *testing.T) {
+func TestStaleResultsRaiseNoCap(t *testing.T) {
 	for name, outcome := range map[string]error{"successes": nil, "failures": errBoom, "ignored": fmt.Errorf("inner: %w", breaker.ErrOpen)} {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(w *world) {
@@ -738,7 +748,7 @@ func TestFault_StaleResultsRaiseNoCap(t *testing.T) {
 }
 
 // A panic went past every counter.
-func TestFault_PanicsAreCounted(t *testing.T) {
+func TestPanicsAreCounted(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		var calls []breaker.CallEvent
 		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}))
@@ -755,7 +765,7 @@ func TestFault_PanicsAreCounted(t *testing.T) {
 }
 
 // A lock was held while the user's function ran, which made one queue of all calls.
-func TestFault_CallsRunSideBySide(t *testing.T) {
+func TestCallsRunSideBySide(t *testing.T) {
 	for name, opts := range map[string][]breaker.Option{
 		"closed":          nil,
 		"limited":         {breaker.WithMaxInFlight(10)},
@@ -833,7 +843,7 @@ func rendezvous(n int) func() {
 }
 
 // A predicate that threw left the circuit stuck.
-func TestFault_ThrowingPredicateWedgesNothing(t *testing.T) {
+func TestThrowingPredicateWedgesNothing(t *testing.T) {
 	for name, throw := range map[string]func(){"panic": func() { panic("predicate") }, "goexit": runtime.Goexit} {
 		for predicate, opt := range map[string]breaker.Option{
 			"classifier":       breaker.WithClassifier(func(error) breaker.Outcome { throw(); return breaker.Failure }),
@@ -867,7 +877,8 @@ func TestFault_ThrowingPredicateWedgesNothing(t *testing.T) {
 }
 
 // Rejected calls were counted as failures, or not at all, or their number fell.
-func TestFault_RejectionsAreCountedOnceAndApart(t *testing.T) {
+// O02.
+func TestRejectionsAreCountedOnceAndApart(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rejections := 0
 		r := w.r0(breaker.WithHooks(breaker.Hooks{Reject: func(_ context.Context, e breaker.RejectEvent) {
@@ -893,7 +904,7 @@ func TestFault_RejectionsAreCountedOnceAndApart(t *testing.T) {
 }
 
 // A panic was counted before the failure that it is.
-func TestFault_PanicsAreNeverMoreThanFailures(t *testing.T) {
+func TestPanicsAreNeverMoreThanFailures(t *testing.T) {
 	var c *breaker.Circuit
 	looks := 0
 	c = breaker.Must(breaker.NewCircuit("c", breaker.WithOpenBackoff(2, time.Hour, 1), breaker.WithRand(func() float64 {
@@ -907,4 +918,187 @@ func TestFault_PanicsAreNeverMoreThanFailures(t *testing.T) {
 	n := c.Snapshot().Totals
 	require.EqualValues(t, 1, n.Panics)
 	require.EqualValues(t, 1, n.Failures)
+}
+
+// BC-37.
+func TestSettlingTwiceCountsOnce(t *testing.T) {
+	bothClocks(t, func(w *world) {
+		r := w.r0(breaker.WithSuccessThreshold(2), breaker.WithHalfOpenProbes(1))
+		r.trip()
+		w.at(10 * time.Second)
+		p := r.acquire()
+		var twice sync.WaitGroup
+		twice.Go(func() { p.Done(nil) })
+		twice.Go(func() { p.Done(nil) })
+		twice.Wait()
+		require.EqualValues(w, 1, r.c.Snapshot().ConsecutiveSuccesses)
+		r.state(breaker.HalfOpen)
+		first := r.gate()
+		require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
+		p.Done(errBoom) // a third time, on somebody else's probe
+		p.Settle(breaker.Failure, errBoom)
+		r.state(breaker.HalfOpen)
+		require.EqualValues(w, 1, r.c.Snapshot().Probes)
+		first.finish(nil)
+		r.state(breaker.Closed)
+		r.idle()
+	})
+}
+
+// K20.
+func TestTwoStepUse(t *testing.T) {
+	bothClocks(t, func(w *world) {
+		r := w.circuit()
+		var permits []*breaker.Permit
+		for range 5 {
+			permits = append(permits, r.acquire())
+		}
+		require.EqualValues(w, 5, r.c.Snapshot().InFlight)
+		for i, p := range permits {
+			r.state(breaker.Closed)
+			if i%2 == 0 {
+				p.Done(errBoom)
+			} else {
+				inGoroutine(func() { p.Settle(breaker.Failure, errBoom) })
+			}
+		}
+		r.state(breaker.Open)
+		_, err := r.c.Acquire(w.Context())
+		require.ErrorIs(w, err, breaker.ErrOpen)
+		w.at(30 * time.Second)
+		a, b := r.acquire(), r.acquire()
+		a.Done(nil)
+		b.Settle(breaker.Success, nil)
+		r.state(breaker.Closed)
+		r.idle()
+	})
+}
+
+// K21.
+func TestOnlyTheFirstSettlementCounts(t *testing.T) {
+	settle := map[string]func(*breaker.Permit, breaker.Outcome){
+		"Done": func(p *breaker.Permit, o breaker.Outcome) {
+			if o == breaker.Success {
+				p.Done(nil)
+				return
+			}
+			p.Done(errBoom)
+		},
+		"Settle": func(p *breaker.Permit, o breaker.Outcome) { p.Settle(o, errBoom) },
+	}
+	for first, settleFirst := range settle {
+		for second, settleSecond := range settle {
+			t.Run(first+" then "+second, func(t *testing.T) {
+				bothClocks(t, func(w *world) {
+					r := w.circuit()
+					p := r.acquire()
+					settleFirst(p, breaker.Failure)
+					settleSecond(p, breaker.Failure)
+					settleSecond(p, breaker.Success)
+					require.EqualValues(w, 1, r.c.Snapshot().ConsecutiveFailures)
+					require.EqualValues(w, 1, r.c.Snapshot().Totals.Calls)
+					r.idle()
+
+					q := r.acquire()
+					settleFirst(q, breaker.Success)
+					settleSecond(q, breaker.Failure)
+					require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
+					require.EqualValues(w, 2, r.c.Snapshot().Totals.Calls)
+					r.idle()
+				})
+			})
+		}
+	}
+	t.Run("of many at once", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			r := w.circuit()
+			p := r.acquire()
+			var all sync.WaitGroup
+			for range 50 {
+				all.Go(func() { p.Done(errBoom) })
+			}
+			all.Wait()
+			require.EqualValues(w, 1, r.c.Snapshot().Totals.Failures)
+			r.idle()
+		})
+	})
+	t.Run("of no permit at all", func(t *testing.T) {
+		var p *breaker.Permit
+		p.Done(nil)
+		p.Settle(breaker.Failure, nil)
+	})
+}
+
+// K22.
+func TestContextAlreadyDoneTakesNothing(t *testing.T) {
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	expired, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	defer cancel()
+	caused, cancelWith := context.WithCancelCause(context.Background())
+	cancelWith(errClient)
+	for _, ctx := range []context.Context{cancelled, expired, caused} {
+		everywhere(t, func(w *world) {
+			r := w.circuit(breaker.WithSuccessThreshold(1))
+			check := func(want breaker.State) {
+				ran, before := r.ran.Load(), r.c.Snapshot()
+				require.Equal(w, ctx.Err(), r.callCtx(ctx, nil))
+				require.Equal(w, ran, r.ran.Load(), "the function ran")
+				after := r.c.Snapshot()
+				require.Equal(w, before.Totals, after.Totals)
+				require.Equal(w, before.InFlight, after.InFlight)
+				require.Equal(w, before.Probes, after.Probes)
+				r.state(want)
+			}
+			check(breaker.Closed)
+			r.trip()
+			check(breaker.Open)
+			w.at(30 * time.Second)
+			check(breaker.HalfOpen)
+			require.Len(w, r.steps(), 1, "such a call moves nothing")
+			probe := r.gate()
+			check(breaker.HalfOpen)
+			probe.finish(nil)
+			r.state(breaker.Closed)
+			for _, m := range []breaker.Mode{breaker.ForcedOpen, breaker.ForcedClosed, breaker.Shadow} {
+				r.c.SetMode(m)
+				check(breaker.Closed)
+			}
+		})
+	}
+}
+
+func TestPermitAbort(t *testing.T) {
+	c := breaker.Must(breaker.NewCircuit("c"))
+	ctx := context.Background()
+	for range 2 {
+		var p breaker.Permit
+		require.NoError(t, c.AcquireInto(ctx, &p))
+		require.Same(t, c, p.Circuit())
+		require.Equal(t, ctx, p.Context())
+		p.Abort()
+		p.Abort() // only the first settlement counts
+		p.Done(nil)
+	}
+	n := c.Snapshot()
+	require.EqualValues(t, 2, n.Totals.Failures)
+	require.EqualValues(t, 2, n.Totals.Panics)
+	require.EqualValues(t, 2, n.Totals.Calls)
+	require.EqualValues(t, 2, n.ConsecutiveFailures)
+	require.Zero(t, n.InFlight)
+	(*breaker.Permit)(nil).Abort()
+	new(breaker.Permit).Abort()
+	require.Nil(t, new(breaker.Permit).Circuit())
+	require.Nil(t, new(breaker.Permit).Context())
+}
+
+// A panic after the caller's cancel is one all the same.
+func TestPermitAbortAfterCancel(t *testing.T) {
+	c := breaker.Must(breaker.NewCircuit("c"))
+	ctx, cancel := context.WithCancel(context.Background())
+	p, err := c.Acquire(ctx)
+	require.NoError(t, err)
+	cancel()
+	p.Abort()
+	require.EqualValues(t, 1, c.Snapshot().Totals.Failures)
 }

@@ -58,6 +58,7 @@ func cfgOpened(t testing.TB) (*breaker.Circuit, *clock.Mock) {
 	return c, clk
 }
 
+// O01.
 func TestSnapshotOfAFreshCircuit(t *testing.T) {
 	c, clk := cfgR0(t)
 	require.Equal(t, breaker.Snapshot{Name: "c", Epoch: 1, Since: clk.Now()}, c.Snapshot())
@@ -217,6 +218,7 @@ func TestARestoredRejectionTellsItsCause(t *testing.T) {
 }
 
 // Clocks of two processes disagree, files are edited: a circuit is never open for longer than the period was long.
+// BC-13.
 func TestARestoredPeriodIsNeverLongerThanItWas(t *testing.T) {
 	for _, off := range []time.Duration{time.Second, time.Hour, 24 * 365 * time.Hour, 200 * 24 * 365 * time.Hour} {
 		c, _ := cfgOpened(t)
@@ -276,6 +278,7 @@ func TestSnapshotsAtTimeZero(t *testing.T) {
 	}
 }
 
+// BC-13.
 func TestARestoredClosedCircuitGoesOnWithItsRun(t *testing.T) {
 	c, clk := cfgR0(t)
 	cfgCall(c, 5, nil)
@@ -327,6 +330,7 @@ func TestARestoredClosedCircuitGoesOnWithItsRun(t *testing.T) {
 	})
 }
 
+// BC-13.
 func TestARestoredHalfOpenCircuitGoesOn(t *testing.T) {
 	prepare := func() (*breaker.Circuit, *clock.Mock) {
 		c, clk := cfgR0(t, breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(1))
@@ -372,6 +376,7 @@ func TestARestoredHalfOpenCircuitGoesOn(t *testing.T) {
 	})
 }
 
+// BC-13.
 func TestARestoredMode(t *testing.T) {
 	c, clk := cfgR0(t)
 	c.SetMode(breaker.ForcedOpen)
@@ -396,6 +401,7 @@ func TestARestoredOpenCircuitBacksOff(t *testing.T) {
 	require.Equal(t, 20*time.Second, cfgLeft(t, d))
 }
 
+// BC-13.
 func TestARestoredOpenCircuitIsChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := cfgCircuit(t)
@@ -418,6 +424,7 @@ func TestRestoredTransitionsGoOnCounting(t *testing.T) {
 	require.Equal(t, []uint64{3, 4}, seen)
 }
 
+// BC-143.
 func TestBadSnapshotsAreRefused(t *testing.T) {
 	at := cfgClock().Now()
 	totals := func(tot breaker.Totals) breaker.Snapshot { return breaker.Snapshot{Totals: tot} }
@@ -469,6 +476,7 @@ func TestSnapshotTotalsThatOverflowAreRefused(t *testing.T) {
 	require.GreaterOrEqual(t, c.Snapshot().Totals.Calls, before.Calls, "totals never fall")
 }
 
+// O02.
 func TestTotalsCountEveryCallOnce(t *testing.T) {
 	c, clk := cfgR0(t, breaker.WithIgnore(context.Canceled), breaker.WithFailureThreshold(100),
 		breaker.WithTrip(breaker.ConsecutiveFailures(100), breaker.SlowCallRate(time.Second, 1, 100, breaker.LastCalls(100))))
@@ -523,6 +531,7 @@ func TestTotalsKeepRescues(t *testing.T) {
 }
 
 // Whatever happens, also across restarts: totals do not fall, they add up, and nothing in a snapshot is impossible.
+// O02.
 func TestTotalsNeverFall(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clk := &cfgManual{now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
@@ -737,7 +746,8 @@ func TestEverySnapshotMarshals(t *testing.T) {
 	}
 }
 
-func TestBC11_LookingChangesNothing(t *testing.T) {
+// BC-11, BC-31.
+func TestLookingChangesNothing(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.r0()
 		r.trip()
@@ -774,7 +784,8 @@ func TestBC11_LookingChangesNothing(t *testing.T) {
 	})
 }
 
-func TestBC143_NumbersMakeSenseFromFirstToLast(t *testing.T) {
+// BC-143.
+func TestNumbersMakeSenseFromFirstToLast(t *testing.T) {
 	sane := func(t require.TestingT, c *breaker.Circuit) {
 		s := c.Snapshot()
 		rate := s.Counts.Rate()
@@ -937,7 +948,8 @@ func TestBC143_NumbersMakeSenseFromFirstToLast(t *testing.T) {
 	})
 }
 
-func TestO03_LastFailureIsClearedBySuccessAndNoTimerHangsOnIt(t *testing.T) {
+// O03.
+func TestLastFailureIsClearedBySuccessAndNoTimerHangsOnIt(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.circuit()
 		w.at(3 * time.Second)
@@ -969,7 +981,8 @@ func TestO03_LastFailureIsClearedBySuccessAndNoTimerHangsOnIt(t *testing.T) {
 	})
 }
 
-func TestO08_StateTexts(t *testing.T) {
+// O08.
+func TestStateTexts(t *testing.T) {
 	for s, text := range map[breaker.State]string{
 		breaker.Closed:   "closed",
 		breaker.HalfOpen: "half-open",
@@ -1003,7 +1016,7 @@ func TestO08_StateTexts(t *testing.T) {
 }
 
 // What a circuit says of itself was refused when it was to be restored.
-func TestFault_LongRunsOfSuccessesAreRestored(t *testing.T) {
+func TestLongRunsOfSuccessesAreRestored(t *testing.T) {
 	const many = 3_000_000_000
 	s := breaker.Snapshot{Epoch: 1, ConsecutiveSuccesses: many, Totals: breaker.Totals{Calls: many, Successes: many}}
 	c, err := breaker.NewCircuit("c", breaker.WithSnapshot(s))
