@@ -13,7 +13,8 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-func TestBC113_PassingCheckEarnsATrialOnly(t *testing.T) {
+// BC-113.
+func TestPassingCheckEarnsATrialOnly(t *testing.T) {
 	bubble(t, byDo, func(w *world) {
 		checks := 0
 		r := w.r0(breaker.WithSuccessThreshold(2), breaker.WithHealthCheck(5*time.Second, func(context.Context) error { checks++; return nil }))
@@ -83,7 +84,8 @@ func TestBC113_PassingCheckEarnsATrialOnly(t *testing.T) {
 	})
 }
 
-func TestBC115_ChecksStartAndStop(t *testing.T) {
+// BC-115.
+func TestChecksStartAndStop(t *testing.T) {
 	bubble(t, byDo, func(w *world) { // which ends only when every goroutine has
 		var checks atomic.Int64
 		check := breaker.WithHealthCheck(time.Second, func(context.Context) error { checks.Add(1); return errBoom })
@@ -142,7 +144,7 @@ func TestBC115_ChecksStartAndStop(t *testing.T) {
 }
 
 // A health check that said yes long after its time was up let calls pass.
-func TestFault_LateHealthChecksSayNothing(t *testing.T) {
+func TestLateHealthChecksSayNothing(t *testing.T) {
 	bubble(t, byDo, func(w *world) {
 		r := w.circuit(breaker.WithOpenTimeout(time.Hour), breaker.WithHealthCheck(10*time.Second, func(context.Context) error {
 			<-time.After(25 * time.Second)

@@ -539,15 +539,6 @@ func every(step, n int) (ms []int) {
 	return ms
 }
 
-// gatewayPreset opens at 5 failures within 60s for 15s, and asks one probe.
-func gatewayPreset() []breaker.Option {
-	return []breaker.Option{
-		breaker.WithFailureWindow(60 * time.Second),
-		breaker.WithOpenTimeout(15 * time.Second),
-		breaker.WithSuccessThreshold(1),
-	}
-}
-
 // acquire takes a permit that must be given.
 func (r *rig) acquire() *breaker.Permit {
 	r.Helper()
@@ -592,3 +583,7 @@ func hang(ctx context.Context) (int, error) {
 	<-ctx.Done()
 	return 0, ctx.Err()
 }
+
+func mdlOK(context.Context) error { return nil }
+
+func mdlFail(context.Context) error { return errMdlDown }

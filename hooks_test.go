@@ -2,7 +2,6 @@ package breaker_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -18,7 +17,8 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-func TestBC55_OneChangeOneEventInOrder(t *testing.T) {
+// BC-55.
+func TestOneChangeOneEventInOrder(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		r := w.r0(breaker.WithSuccessThreshold(2), breaker.WithHalfOpenProbes(2), breaker.WithOpenTimeout(time.Millisecond))
 		const workers, each = 64, 500
@@ -68,7 +68,8 @@ func TestBC55_OneChangeOneEventInOrder(t *testing.T) {
 	})
 }
 
-func TestBC137_HooksMayAsk(t *testing.T) {
+// BC-137.
+func TestHooksMayAsk(t *testing.T) {
 	everywhere(t, func(w *world) {
 		var r *rig
 		asked := make(map[string]int)
@@ -135,16 +136,6 @@ func TestBC137_HooksMayAsk(t *testing.T) {
 			require.Len(w, r.steps(), 20)
 		})
 	})
-	t.Run("a clock may ask", func(t *testing.T) {
-		guard(t, patience, func() {
-			clk := &askingClock{}
-			c := breaker.Must(breaker.NewCircuit("test", breaker.WithClock(clk), breaker.WithFailureThreshold(1)))
-			clk.ask = func() { c.State(); c.Snapshot(); c.Ready() }
-			_ = c.Run(context.Background(), func(context.Context) error { return errBoom })
-			require.Equal(t, breaker.Open, c.State())
-			require.ErrorIs(t, c.Run(context.Background(), func(context.Context) error { return nil }), breaker.ErrOpen)
-		})
-	})
 	t.Run("an error may ask", func(t *testing.T) {
 		bothClocks(t, func(w *world) {
 			r := w.r0()
@@ -188,7 +179,8 @@ func (e *askingError) Is(error) bool { e.once(); return false }
 
 func (e *askingError) RetryAfter() time.Duration { e.once(); return 0 }
 
-func TestBC139_SlowHookSlowsNobodyElse(t *testing.T) {
+// BC-139.
+func TestSlowHookSlowsNobodyElse(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		hold := make(chan struct{})
 		entered := make(chan struct{})
@@ -285,7 +277,8 @@ func TestBC139_SlowHookSlowsNobodyElse(t *testing.T) {
 	})
 }
 
-func TestBC141_GaugeFollowsTheState(t *testing.T) {
+// BC-141.
+func TestGaugeFollowsTheState(t *testing.T) {
 	everywhere(t, func(w *world) {
 		gauge := map[breaker.State]int{breaker.Closed: 1}
 		r := w.r0(breaker.WithHooks(breaker.Hooks{StateChange: func(t breaker.Transition) { gauge[t.From]--; gauge[t.To]++ }}))
@@ -318,15 +311,22 @@ func TestBC141_GaugeFollowsTheState(t *testing.T) {
 	})
 }
 
-func TestO04_OneCallbackPerTransitionInOrderOutsideTheLock(t *testing.T) {
+// O04.
+func TestOneCallbackPerTransitionInOrderOutsideTheLock(t *testing.T) {
 	everywhere(t, func(w *world) {
 		var r *rig
 		var seen []breaker.State
 		r = w.circuit(breaker.WithHooks(breaker.Hooks{StateChange: func(t breaker.Transition) {
 			seen = append(seen, r.c.State())
 			require.Equal(w, t.To, r.c.Snapshot().State)
+		}, Call: func(context.Context, breaker.CallEvent) {
+			require.Equal(w, r.c.State(), r.c.Snapshot().State)
+		}, Reject: func(context.Context, breaker.RejectEvent) {
+			require.Equal(w, breaker.Open, r.c.State())
+			require.Equal(w, breaker.Open, r.c.Snapshot().State)
 		}}))
 		r.trip()
+		r.rejected()
 		w.at(30 * time.Second)
 		r.ok(2)
 		require.Equal(w, []breaker.State{breaker.Open, breaker.HalfOpen, breaker.Closed}, seen)
@@ -354,7 +354,8 @@ func TestO04_OneCallbackPerTransitionInOrderOutsideTheLock(t *testing.T) {
 	})
 }
 
-func TestO05_LogLevelsAndAttributes(t *testing.T) {
+// O05.
+func TestLogLevelsAndAttributes(t *testing.T) {
 	everywhere(t, func(w *world) {
 		log := &logged{}
 		r := w.circuit(breaker.WithLogger(slog.New(log)))
@@ -388,7 +389,8 @@ func TestO05_LogLevelsAndAttributes(t *testing.T) {
 	})
 }
 
-func TestO06_OneReasonPerTransition(t *testing.T) {
+// O06.
+func TestOneReasonPerTransition(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.circuit()
 		r.trip()
@@ -455,49 +457,4 @@ func TestO06_OneReasonPerTransition(t *testing.T) {
 			require.EqualValues(w, 1, events[2].Counts.Failures)
 		})
 	})
-}
-
-// Reading the state in a hook waited for the lock that the hook ran under.
-func TestFault_HookReadsTheState(t *testing.T) {
-	everywhere(t, func(w *world) {
-		var r *rig
-		var seen []string
-		read := func(who string) { seen = append(seen, fmt.Sprint(who, " ", r.c.State(), " ", r.c.Snapshot().State)) }
-		r = w.r0(breaker.WithHooks(breaker.Hooks{
-			StateChange: func(breaker.Transition) { read("change") },
-			Call:        func(context.Context, breaker.CallEvent) { read("call") },
-			Reject:      func(context.Context, breaker.RejectEvent) { read("reject") },
-		}))
-		r.trip()
-		r.rejected()
-		w.at(10 * time.Second)
-		r.ok(1)
-		require.Contains(w, seen, "change open open")
-		require.Contains(w, seen, "reject open open")
-		require.Contains(w, seen, "change half-open half-open")
-		require.Contains(w, seen, "change closed closed")
-		require.Contains(w, seen, "call closed closed")
-	})
-}
-
-// A hook that panicked took the process with it, by way of a lock that was not held.
-func TestFault_PanickingHookHarmsNothing(t *testing.T) {
-	for name, hooks := range rudeHooks(func() { panic("hook") }) {
-		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.r0(breaker.WithHooks(hooks))
-				r.ok(1)
-				r.trip()
-				r.rejected()
-				w.at(10 * time.Second)
-				r.fail(1)
-				w.at(20 * time.Second)
-				r.ok(1)
-				r.state(breaker.Closed)
-				r.ok(10)
-				r.idle()
-				require.Len(w, r.steps(), 5, "the hooks beside it are told")
-			})
-		})
-	}
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +16,8 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-func TestBC01_FailedProbeReopensWhateverThePolicySays(t *testing.T) {
+// BC-01.
+func TestFailedProbeReopensWhateverThePolicySays(t *testing.T) {
 	for name, policy := range policies() {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(w *world) {
@@ -40,7 +40,8 @@ func TestBC01_FailedProbeReopensWhateverThePolicySays(t *testing.T) {
 	}
 }
 
-func TestBC01_SlowProbeIsAFailedProbe(t *testing.T) {
+// BC-01.
+func TestSlowProbeIsAFailedProbe(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.r0(breaker.WithTrip(
 			breaker.SlowCallRate(2*time.Second, 0.5, 100, breaker.LastCalls(100)),
@@ -76,7 +77,8 @@ func TestBC01_SlowProbeIsAFailedProbe(t *testing.T) {
 	})
 }
 
-func TestBC02_FailedProbeStartsAFullPeriod(t *testing.T) {
+// BC-02.
+func TestFailedProbeStartsAFullPeriod(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.r0()
 		r.trip()
@@ -120,7 +122,8 @@ func TestBC02_FailedProbeStartsAFullPeriod(t *testing.T) {
 	})
 }
 
-func TestBC06_ClosingForgetsTheFailures(t *testing.T) {
+// BC-06.
+func TestClosingForgetsTheFailures(t *testing.T) {
 	const minute = time.Minute
 	for name, policy := range map[string]breaker.Option{
 		"threshold":     breaker.WithFailureThreshold(3),
@@ -206,7 +209,8 @@ func TestBC06_ClosingForgetsTheFailures(t *testing.T) {
 	})
 }
 
-func TestBC08_ProbeSuccessesInARowClose(t *testing.T) {
+// BC-08.
+func TestProbeSuccessesInARowClose(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.r0(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(1))
 		r.trip()
@@ -241,7 +245,8 @@ func TestBC08_ProbeSuccessesInARowClose(t *testing.T) {
 	})
 }
 
-func TestBC27_HungProbeDoesNotLockTheCircuit(t *testing.T) {
+// BC-27, K29.
+func TestHungProbeDoesNotLockTheCircuit(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.r0()
 		r.trip()
@@ -279,6 +284,7 @@ func TestBC27_HungProbeDoesNotLockTheCircuit(t *testing.T) {
 				r.state(breaker.HalfOpen)
 				r.rejected()
 			}
+			require.Zero(w, r.c.Snapshot().Totals.Late, "their epoch is still the present one")
 			hung[9].finish(nil)
 			r.state(breaker.Closed)
 			r.idle()
@@ -347,28 +353,8 @@ func TestBC27_HungProbeDoesNotLockTheCircuit(t *testing.T) {
 	})
 }
 
-func TestBC31_AskingSpendsNoProbe(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
-		r.trip()
-		w.at(10 * time.Second)
-		for range 100 {
-			require.True(w, r.c.Ready())
-			require.True(w, r.b.Ready())
-		}
-		require.Zero(w, r.c.Snapshot().Probes)
-		require.Len(w, r.steps(), 1)
-		probe := r.gate()
-		for range 100 {
-			require.False(w, r.c.Ready())
-		}
-		probe.finish(nil)
-		require.True(w, r.c.Ready())
-		require.Zero(w, r.c.Snapshot().Totals.Rejected, "asking is no call")
-	})
-}
-
-func TestBC34_ExactlyAsManyProbesAsSlots(t *testing.T) {
+// BC-34.
+func TestExactlyAsManyProbesAsSlots(t *testing.T) {
 	for name, settings := range map[string]struct{ slots, rounds int }{"two": {2, 1000}, "one": {1, 200}, "five": {5, 200}} {
 		t.Run(name, func(t *testing.T) {
 			guard(t, 2*patience, func() {
@@ -415,7 +401,8 @@ func TestBC34_ExactlyAsManyProbesAsSlots(t *testing.T) {
 	}
 }
 
-func TestBC35_HalfOpenIsNotClosed(t *testing.T) {
+// BC-35.
+func TestHalfOpenIsNotClosed(t *testing.T) {
 	bubble(t, byDo, func(w *world) {
 		r := w.r0(breaker.WithProbeLease(time.Hour))
 		r.trip()
@@ -457,7 +444,8 @@ func TestBC35_HalfOpenIsNotClosed(t *testing.T) {
 	})
 }
 
-func TestBC39_ProbeThatNeverLeftIsInconclusive(t *testing.T) {
+// BC-39.
+func TestProbeThatNeverLeftIsInconclusive(t *testing.T) {
 	errPoolExhausted := errors.New("own pool exhausted")
 	for name, opts := range map[string][]breaker.Option{
 		"WithIgnore": {breaker.WithIgnore(errPoolExhausted)},
@@ -503,7 +491,8 @@ func TestBC39_ProbeThatNeverLeftIsInconclusive(t *testing.T) {
 	})
 }
 
-func TestK09_HalfOpenAdmitsProbesUpToItsSlots(t *testing.T) {
+// K09.
+func TestHalfOpenAdmitsProbesUpToItsSlots(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			everywhere(t, func(w *world) {
@@ -565,7 +554,8 @@ func TestK09_HalfOpenAdmitsProbesUpToItsSlots(t *testing.T) {
 	})
 }
 
-func TestK10_SuccessThresholdCloses(t *testing.T) {
+// K10.
+func TestSuccessThresholdCloses(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 10} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			everywhere(t, func(w *world) {
@@ -590,7 +580,8 @@ func TestK10_SuccessThresholdCloses(t *testing.T) {
 	}
 }
 
-func TestK11_ProbeSuccessesCountFromZero(t *testing.T) {
+// K11.
+func TestProbeSuccessesCountFromZero(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.circuit()
 		r.ok(1000)
@@ -608,80 +599,8 @@ func TestK11_ProbeSuccessesCountFromZero(t *testing.T) {
 	})
 }
 
-func TestK12_FailedProbeReopensForAFullPeriod(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		r.trip()
-		w.at(30 * time.Second)
-		r.ok(1)
-		w.at(31 * time.Second)
-		r.fail(1)
-		r.state(breaker.Open)
-		w.at(61*time.Second - 1)
-		r.rejected()
-		r.state(breaker.Open)
-		w.at(61 * time.Second)
-		r.state(breaker.HalfOpen)
-		r.ok(1)
-		r.state(breaker.HalfOpen) // the success at 30s is forgotten
-		r.ok(1)
-		r.state(breaker.Closed)
-	})
-}
-
-func TestK13_CountsStartAtZeroAfterClosing(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		r.trip()
-		w.at(30 * time.Second)
-		r.ok(2)
-		r.state(breaker.Closed)
-		require.Zero(w, r.c.Snapshot().Counts.Failures)
-		require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
-		r.fail(4)
-		r.state(breaker.Closed)
-		r.fail(1)
-		r.state(breaker.Open)
-	})
-}
-
-func TestK14_FailedProbeReopensThoughTheWindowIsEmpty(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit(gatewayPreset()...)
-		r.failuresAt(0, 15_000, 30_000, 45_000, 59_000)
-		r.state(breaker.Open)
-		w.at(74 * time.Second)
-		r.fail(1)
-		r.state(breaker.Open)
-		w.at(89*time.Second - 1)
-		r.rejected()
-		w.at(89 * time.Second)
-		r.ok(1)
-		r.state(breaker.Closed)
-	})
-}
-
-func TestK29_ProbeThatNeverReturnsDoesNotBlockRecovery(t *testing.T) {
-	t.Run("its slot falls free", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit(breaker.WithSuccessThreshold(1))
-			r.trip()
-			w.at(30 * time.Second)
-			hung := r.gate()
-			w.at(60*time.Second - 1)
-			require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
-			w.at(60 * time.Second)
-			second := r.gate()
-			require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
-			hung.finish(errBoom) // too old to count
-			r.state(breaker.HalfOpen)
-			require.Zero(w, r.c.Snapshot().Totals.Late, "its epoch is still the present one")
-			require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
-			second.finish(nil)
-			r.state(breaker.Closed)
-			r.idle()
-		})
-	})
+// K29.
+func TestProbeThatNeverReturnsDoesNotBlockRecovery(t *testing.T) {
 	t.Run("its success counts while the half-open epoch lasts", func(t *testing.T) {
 		everywhere(t, func(w *world) {
 			r := w.circuit(breaker.WithSuccessThreshold(1))
@@ -745,59 +664,10 @@ func TestK29_ProbeThatNeverReturnsDoesNotBlockRecovery(t *testing.T) {
 			r.state(breaker.Closed)
 		})
 	})
-	t.Run("a permit that is forgotten", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.circuit(breaker.WithSuccessThreshold(1))
-			r.trip()
-			w.at(30 * time.Second)
-			_ = r.acquire()
-			w.at(60 * time.Second)
-			r.ok(1)
-			r.state(breaker.Closed)
-		})
-	})
 }
 
-func TestK31_RecoveryNeedsNoManualCall(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		for range 3 {
-			w.start = w.now()
-			r.trip()
-			w.at(30 * time.Second)
-			r.ok(2)
-			r.state(breaker.Closed)
-			r.ok(10)
-		}
-	})
-}
-
-func TestE2_RecoveryOfOneProvider(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(3))
-		for i, what := range []string{"429", "500", "503", "timeout", "refused"} {
-			w.at(time.Duration(i) * time.Second)
-			r.failWith(errors.New(what))
-		}
-		r.state(breaker.Open)
-		require.Equal(w, []string{"closed>open at 4s: threshold reached"}, r.steps())
-		w.at(34*time.Second - 1)
-		r.rejected()
-		w.at(34 * time.Second)
-		r.state(breaker.HalfOpen)
-		var probes []*gate
-		for range 10 {
-			if g := r.begin(); g.ran {
-				probes = append(probes, g)
-			}
-		}
-		require.Len(w, probes, 3)
-		for _, p := range probes {
-			p.finish(nil)
-		}
-		r.state(breaker.Closed)
-		r.ok(1)
-	})
+// E2.
+func TestOneFailedProbeOfSeveralReopens(t *testing.T) {
 	t.Run("one probe of three fails", func(t *testing.T) {
 		everywhere(t, func(w *world) {
 			r := w.circuit(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(3))
@@ -820,7 +690,8 @@ func TestE2_RecoveryOfOneProvider(t *testing.T) {
 }
 
 // From wherever it is, a circuit with a healthy dependency and traffic closes within one open period and its probes' time.
-func TestK31_RecoveryFromAnywhere(t *testing.T) {
+// K31.
+func TestRecoveryFromAnywhere(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		for range 50 {
@@ -854,7 +725,7 @@ func TestK31_RecoveryFromAnywhere(t *testing.T) {
 }
 
 // A probe that hung, ended its goroutine or was forgotten kept its slot for good.
-func TestFault_NoProbeKeepsItsSlotForGood(t *testing.T) {
+func TestNoProbeKeepsItsSlotForGood(t *testing.T) {
 	for name, lose := range map[string]func(*rig){
 		"hung": func(r *rig) { r.gate() },
 		"goexit": func(r *rig) {
@@ -888,7 +759,7 @@ func TestFault_NoProbeKeepsItsSlotForGood(t *testing.T) {
 }
 
 // One number was both the cap on probes and the successes needed.
-func TestFault_ProbeCapAndSuccessThresholdAreTwoSettings(t *testing.T) {
+func TestProbeCapAndSuccessThresholdAreTwoSettings(t *testing.T) {
 	for _, tc := range []struct{ slots, successes int }{{1, 5}, {5, 1}, {2, 3}, {3, 2}} {
 		t.Run(fmt.Sprintf("%d slots, %d successes", tc.slots, tc.successes), func(t *testing.T) {
 			everywhere(t, func(w *world) {
@@ -914,39 +785,8 @@ func TestFault_ProbeCapAndSuccessThresholdAreTwoSettings(t *testing.T) {
 	}
 }
 
-// Five hundred calls ran as probes at once; and fifty of fifty with another library.
-func TestFault_HalfOpenAdmitsNoCrowd(t *testing.T) {
-	for _, slots := range []int{1, 2, 10} {
-		t.Run(fmt.Sprint(slots), func(t *testing.T) {
-			bubble(t, byDo, func(w *world) {
-				r := w.r0(breaker.WithHalfOpenProbes(slots))
-				r.trip()
-				r.ran.Store(0)
-				w.at(10 * time.Second)
-				release := make(chan struct{})
-				var all sync.WaitGroup
-				for range 500 {
-					all.Go(func() {
-						_ = r.c.Run(context.Background(), func(context.Context) error {
-							r.ran.Add(1)
-							<-release
-							return nil
-						})
-					})
-				}
-				synctest.Wait()
-				require.EqualValues(w, slots, r.ran.Load())
-				require.EqualValues(w, 500-slots, r.c.Snapshot().Totals.Rejected)
-				close(release)
-				all.Wait()
-				r.state(breaker.Closed)
-			})
-		})
-	}
-}
-
 // After closing, all traffic came at once and broke what had just recovered.
-func TestFault_RampSparesWhatHasJustRecovered(t *testing.T) {
+func TestRampSparesWhatHasJustRecovered(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		r := w.r0(breaker.WithRamp(10 * time.Second))
 		r.trip()
@@ -992,5 +832,61 @@ func TestFault_RampSparesWhatHasJustRecovered(t *testing.T) {
 			r.c.Reset() // and a reset ramps nothing
 			r.ok(20)
 		})
+	})
+}
+
+// K12.
+func TestFailedProbeReopensForAFullPeriod(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.circuit()
+		r.trip()
+		w.at(30 * time.Second)
+		r.ok(1)
+		w.at(31 * time.Second)
+		r.fail(1)
+		r.state(breaker.Open)
+		w.at(61*time.Second - 1)
+		r.rejected()
+		r.state(breaker.Open)
+		w.at(61 * time.Second)
+		r.state(breaker.HalfOpen)
+		r.ok(1)
+		r.state(breaker.HalfOpen) // the success at 30s is forgotten
+		r.ok(1)
+		r.state(breaker.Closed)
+	})
+}
+
+// K13.
+func TestCountsStartAtZeroAfterClosing(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.circuit()
+		r.trip()
+		w.at(30 * time.Second)
+		r.ok(2)
+		r.state(breaker.Closed)
+		require.Zero(w, r.c.Snapshot().Counts.Failures)
+		require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
+		r.fail(4)
+		r.state(breaker.Closed)
+		r.fail(1)
+		r.state(breaker.Open)
+	})
+}
+
+// K14.
+func TestFailedProbeReopensThoughTheWindowIsEmpty(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.circuit(breaker.WithFailureWindow(60*time.Second), breaker.WithOpenTimeout(15*time.Second), breaker.WithSuccessThreshold(1))
+		r.failuresAt(0, 15_000, 30_000, 45_000, 59_000)
+		r.state(breaker.Open)
+		w.at(74 * time.Second)
+		r.fail(1)
+		r.state(breaker.Open)
+		w.at(89*time.Second - 1)
+		r.rejected()
+		w.at(89 * time.Second)
+		r.ok(1)
+		r.state(breaker.Closed)
 	})
 }

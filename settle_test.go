@@ -20,7 +20,8 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-func TestBC04_FailuresWhileOpenChangeNothing(t *testing.T) {
+// BC-04.
+func TestFailuresWhileOpenChangeNothing(t *testing.T) {
 	for name, late := range map[string]error{"failure": errBoom, "failure with a hint": hint(time.Minute)} {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(w *world) {
@@ -52,74 +53,46 @@ func TestBC04_FailuresWhileOpenChangeNothing(t *testing.T) {
 	}
 }
 
-func TestBC28_PanickingProbeIsAFailure(t *testing.T) {
-	for _, way := range []way{byRun, byDo, byPolicy} {
-		t.Run(way.name, func(t *testing.T) {
-			for _, clocked := range []func(*testing.T, func(*world)){
-				func(t *testing.T, f func(*world)) { injected(t, way, f) },
-				func(t *testing.T, f func(*world)) { bubble(t, way, f) },
-			} {
-				clocked(t, func(w *world) {
-					r := w.r0()
-					r.trip()
-					w.at(10 * time.Second)
-					require.Equal(w, "boom", panicOf(func() {
-						_, _ = r.way.call(r, w.Context(), func(context.Context) (int, error) { panic("boom") })
-					}))
-					r.state(breaker.Open)
-					r.idle()
-					w.at(10_100 * time.Millisecond)
-					r.rejected()
-					w.at(20*time.Second - 1)
-					r.rejected()
-					w.at(20 * time.Second)
-					r.ok(1)
-					r.state(breaker.Closed)
+// BC-29, BC-28.
+func TestPanickingOrExitingProbeIsAFailure(t *testing.T) {
+	for ending, end := range map[string]func(){"panic": func() { panic("boom") }, "goexit": runtime.Goexit} {
+		for _, by := range []way{byRun, byDo, byPolicy} {
+			breakOff := func(r *rig) {
+				value := inGoroutine(func() {
+					_, _ = r.way.call(r, context.Background(), func(context.Context) (int, error) {
+						r.ran.Add(1)
+						end()
+						return 0, nil
+					})
+					r.Errorf("%s was swallowed", ending)
+				})
+				require.Equal(r, ending == "panic", value == "boom", "came out as %v", value)
+			}
+			for name, clocked := range map[string]func(*testing.T, way, func(*world)){"injected clock": injected, "bubble": bubble} {
+				t.Run(ending+" "+by.name+" "+name, func(t *testing.T) {
+					clocked(t, by, func(w *world) {
+						r := w.r0()
+						r.trip()
+						w.at(10 * time.Second)
+						breakOff(r)
+						r.state(breaker.Open)
+						r.idle()
+						w.at(20*time.Second - 1)
+						r.rejected()
+						w.at(20 * time.Second)
+						r.ok(1)
+						r.state(breaker.Closed)
+
+						for range 3 {
+							r.state(breaker.Closed)
+							breakOff(r)
+							r.idle()
+						}
+						r.state(breaker.Open)
+						require.EqualValues(w, 4, r.c.Snapshot().Totals.Panics)
+					})
 				})
 			}
-		})
-	}
-}
-
-func TestBC29_GoexitIsAFailure(t *testing.T) {
-	for _, way := range []way{byRun, byDo, byPolicy} {
-		goexit := func(r *rig) {
-			_ = inGoroutine(func() {
-				_, _ = r.way.call(r, context.Background(), func(context.Context) (int, error) {
-					r.ran.Add(1)
-					runtime.Goexit()
-					return 0, nil
-				})
-				r.Error("Goexit was swallowed")
-			})
-		}
-		for name, clocked := range map[string]func(*testing.T, func(*world)){
-			"injected clock": func(t *testing.T, f func(*world)) { injected(t, way, f) },
-			"bubble":         func(t *testing.T, f func(*world)) { bubble(t, way, f) },
-		} {
-			t.Run(way.name+" "+name, func(t *testing.T) {
-				clocked(t, func(w *world) {
-					r := w.r0()
-					r.trip()
-					w.at(10 * time.Second)
-					goexit(r)
-					r.state(breaker.Open)
-					r.idle()
-					w.at(10_100 * time.Millisecond)
-					r.rejected()
-					w.at(20 * time.Second)
-					r.ok(1)
-					r.state(breaker.Closed)
-
-					for range 3 {
-						r.state(breaker.Closed)
-						goexit(r)
-						r.idle()
-					}
-					r.state(breaker.Open)
-					require.EqualValues(w, 4, r.c.Snapshot().Totals.Panics)
-				})
-			})
 		}
 	}
 }
@@ -237,7 +210,8 @@ func oddClassifier(err error) breaker.Outcome {
 	return breaker.DefaultClassifier(err)
 }
 
-func TestBC32_EveryEndingSettles(t *testing.T) {
+// BC-32.
+func TestEveryEndingSettles(t *testing.T) {
 	hooks := map[string]breaker.Hooks{"none": {}}
 	for name, h := range rudeHooks(func() { panic("hook") }) {
 		hooks["panics in "+name] = h
@@ -274,87 +248,8 @@ func TestBC32_EveryEndingSettles(t *testing.T) {
 	}
 }
 
-func TestBC40_StaleSuccessDoesNotClose(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
-		stale := r.gate()
-		w.at(time.Second)
-		r.trip()
-		w.at(11 * time.Second)
-		probe := r.gate()
-		events := len(r.steps())
-		w.at(12 * time.Second)
-		stale.finish(nil) // its caller gets the result all the same
-		r.state(breaker.HalfOpen)
-		require.Zero(w, r.c.Snapshot().ConsecutiveSuccesses)
-		for range 10 {
-			r.rejected()
-		}
-		require.Len(w, r.steps(), events)
-		probe.finish(errBoom)
-		r.state(breaker.Open)
-	})
-	t.Run("as many as the threshold asks for", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0(breaker.WithSuccessThreshold(3))
-			var stale []*gate
-			for range 50 {
-				stale = append(stale, r.gate())
-			}
-			r.trip()
-			w.at(10 * time.Second)
-			r.ok(1) // half-open now
-			for _, g := range stale {
-				g.finish(nil)
-			}
-			r.state(breaker.HalfOpen)
-			require.EqualValues(w, 1, r.c.Snapshot().ConsecutiveSuccesses)
-		})
-	})
-	t.Run("of another half-open time", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0(breaker.WithHalfOpenProbes(2))
-			r.trip()
-			w.at(10 * time.Second)
-			stale := r.gate()
-			r.fail(1)
-			w.at(20 * time.Second)
-			probe := r.gate()
-			stale.finish(nil)
-			r.state(breaker.HalfOpen)
-			probe.finish(errBoom)
-			r.state(breaker.Open)
-		})
-	})
-	t.Run("by way of a manual trip", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			stale := r.gate()
-			r.c.Trip(nil)
-			r.c.OfferProbe()
-			stale.finish(nil)
-			r.state(breaker.HalfOpen)
-		})
-	})
-}
-
-func TestBC42_SuccessWhileOpenDoesNotClose(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
-		stale := r.gate()
-		w.at(time.Second)
-		r.trip()
-		w.at(2 * time.Second)
-		stale.finish(nil)
-		w.at(3 * time.Second)
-		r.state(breaker.Open)
-		require.Equal(w, 8*time.Second, r.rejected().RetryAfter())
-		w.at(11*time.Second - 1)
-		r.rejected()
-		w.at(11 * time.Second)
-		r.ok(1)
-		r.state(breaker.Closed)
-	})
+// BC-42, BC-40.
+func TestSuccessWhileOpenDoesNotClose(t *testing.T) {
 	t.Run("a probe's success after it was tripped by hand", func(t *testing.T) {
 		everywhere(t, func(w *world) {
 			r := w.r0()
@@ -366,6 +261,16 @@ func TestBC42_SuccessWhileOpenDoesNotClose(t *testing.T) {
 			r.state(breaker.Open)
 			w.at(20*time.Second - 1)
 			r.rejected()
+		})
+	})
+	t.Run("nor in a half-open circuit that nobody has called", func(t *testing.T) {
+		everywhere(t, func(w *world) {
+			r := w.r0()
+			stale := r.gate()
+			r.c.Trip(nil)
+			r.c.OfferProbe()
+			stale.finish(nil)
+			r.state(breaker.HalfOpen)
 		})
 	})
 	t.Run("admitted by a mode above", func(t *testing.T) {
@@ -383,7 +288,8 @@ func TestBC42_SuccessWhileOpenDoesNotClose(t *testing.T) {
 	})
 }
 
-func TestBC45_DroppedResultLeavesATrace(t *testing.T) {
+// BC-45.
+func TestDroppedResultLeavesATrace(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		var calls []breaker.CallEvent
 		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}))
@@ -435,7 +341,8 @@ func TestBC45_DroppedResultLeavesATrace(t *testing.T) {
 	})
 }
 
-func TestBC59_PanicsComeOutUnchanged(t *testing.T) {
+// BC-59, K23.
+func TestPanicsComeOutUnchanged(t *testing.T) {
 	type custom struct{ n int }
 	pointer := &custom{3}
 	values := []any{"text", 42, custom{1}, pointer, errBoom, fmt.Errorf("wrapped: %w", errBoom), http.ErrAbortHandler, context.Canceled, breaker.ErrOpen}
@@ -455,6 +362,8 @@ func TestBC59_PanicsComeOutUnchanged(t *testing.T) {
 					}
 					require.Equal(w, breaker.Open, r.c.State(), "three panics with %v", value)
 					require.Error(w, r.rejected().Cause)
+					require.EqualValues(w, 3, r.c.Snapshot().Totals.Panics)
+					require.EqualValues(w, 3, r.c.Snapshot().Totals.Failures)
 				}
 			})
 		})
@@ -491,7 +400,8 @@ func TestBC59_PanicsComeOutUnchanged(t *testing.T) {
 
 func panicHere() { panic("here") }
 
-func TestBC59_PanicsOfClassifierAndTripFunction(t *testing.T) {
+// BC-59.
+func TestPanicsOfClassifierAndTripFunction(t *testing.T) {
 	for _, by := range []way{byRun, byDo, byPermit} {
 		t.Run("classifier, "+by.name, func(t *testing.T) {
 			injected(t, by, func(w *world) {
@@ -520,7 +430,8 @@ func TestBC59_PanicsOfClassifierAndTripFunction(t *testing.T) {
 	})
 }
 
-func TestBC104_LateResultOfADetachedCallIsDropped(t *testing.T) {
+// BC-104.
+func TestLateResultOfADetachedCallIsDropped(t *testing.T) {
 	bubble(t, byDo, func(w *world) {
 		r := w.r0()
 		release := make(chan struct{})
@@ -570,8 +481,9 @@ func TestBC104_LateResultOfADetachedCallIsDropped(t *testing.T) {
 	})
 }
 
-func TestK15_OutcomesFromBeforeATransitionMoveNothing(t *testing.T) {
-	for name, outcome := range map[string]error{"success": nil, "failure": errBoom} {
+// K15, BC-40.
+func TestOutcomesFromBeforeATransitionMoveNothing(t *testing.T) {
+	for name, outcome := range map[string]error{"success": nil, "failure": errBoom, "ignored": fmt.Errorf("inner: %w", breaker.ErrOpen)} {
 		for _, when := range []struct {
 			name string
 			at   time.Duration
@@ -657,31 +569,8 @@ func TestK15_OutcomesFromBeforeATransitionMoveNothing(t *testing.T) {
 	}
 }
 
-func TestK23_PanicCountsAndComesOut(t *testing.T) {
-	for _, by := range []way{byRun, byDo, byPolicy} {
-		for name, f := range map[string]func(*testing.T, way, func(*world)){"injected clock": injected, "bubble": bubble} {
-			t.Run(by.name+" "+name, func(t *testing.T) {
-				f(t, by, func(w *world) {
-					r := w.circuit()
-					r.fail(1)
-					for i := range 4 {
-						r.state(breaker.Closed)
-						value := fmt.Sprint("panic ", i)
-						require.Equal(w, value, panicOf(func() {
-							_, _ = r.way.call(r, w.Context(), func(context.Context) (int, error) { panic(value) })
-						}))
-					}
-					r.state(breaker.Open)
-					r.idle()
-					require.EqualValues(w, 4, r.c.Snapshot().Totals.Panics)
-					require.EqualValues(w, 5, r.c.Snapshot().Totals.Failures)
-				})
-			})
-		}
-	}
-}
-
-func TestK35_MaxInFlightStopsTheFirstWave(t *testing.T) {
+// K35.
+func TestMaxInFlightStopsTheFirstWave(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.circuit(breaker.WithMaxInFlight(100))
 		var in []*gate
@@ -750,60 +639,8 @@ func TestK35_MaxInFlightStopsTheFirstWave(t *testing.T) {
 	})
 }
 
-func TestO02_TotalsCountFinishedCallsAndRejectionsApart(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		pending := r.gate()
-		r.trip()
-		for range 3 {
-			r.rejected()
-		}
-		totals := r.c.Snapshot().Totals
-		require.EqualValues(w, 5, totals.Calls)
-		require.EqualValues(w, 5, totals.Failures)
-		require.EqualValues(w, 3, totals.Rejected)
-		pending.finish(nil)
-		totals = r.c.Snapshot().Totals
-		require.EqualValues(w, 6, totals.Calls)
-		require.EqualValues(w, 1, totals.Successes)
-		require.EqualValues(w, 1, totals.Late)
-	})
-	t.Run("totals never fall", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit()
-			var last breaker.Totals
-			grown := func() {
-				now := r.c.Snapshot().Totals
-				assert.GreaterOrEqual(w, now.Calls, last.Calls)
-				assert.GreaterOrEqual(w, now.Successes, last.Successes)
-				assert.GreaterOrEqual(w, now.Failures, last.Failures)
-				assert.GreaterOrEqual(w, now.Rejected, last.Rejected)
-				require.Equal(w, now.Calls, now.Successes+now.Failures+now.Ignored)
-				last = now
-			}
-			r.ok(5)
-			grown()
-			r.trip()
-			grown()
-			r.rejected()
-			w.at(30 * time.Second)
-			r.ok(2)
-			grown()
-			r.c.Reset()
-			grown()
-			r.ok(1)
-			require.NoError(w, r.c.Configure(breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(time.Second)))))
-			grown()
-			r.ok(3)
-			r.fail(1)
-			grown()
-			require.EqualValues(w, 17, last.Calls)
-		})
-	})
-}
-
 // A panic, turned into an error, was a success to a list of the errors that count.
-func TestFault_PanicPassesNoAllowList(t *testing.T) {
+func TestPanicPassesNoAllowList(t *testing.T) {
 	for name, opt := range map[string]breaker.Option{
 		"classifier that says success": breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Success }),
 		"classifier that says ignored": breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Ignored }),
@@ -826,7 +663,7 @@ func TestFault_PanicPassesNoAllowList(t *testing.T) {
 }
 
 // Panic, Goexit or a hang leaked the permit, of probes and of the limit on calls in flight.
-func TestFault_NoPermitLeaks(t *testing.T) {
+func TestNoPermitLeaks(t *testing.T) {
 	for name, end := range map[string]func(){
 		"panic":  func() { panic("boom") },
 		"goexit": runtime.Goexit,
@@ -855,7 +692,7 @@ func TestFault_NoPermitLeaks(t *testing.T) {
 }
 
 // Fifty successes of calls admitted while closed closed a half-open circuit that no probe had been sent through.
-func TestFault_SuccessesOfAnEarlierTimeCloseNothing(t *testing.T) {
+func TestSuccessesOfAnEarlierTimeCloseNothing(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.r0(breaker.WithSuccessThreshold(3))
 		var early []*gate
@@ -882,7 +719,7 @@ func TestFault_SuccessesOfAnEarlierTimeCloseNothing(t *testing.T) {
 }
 
 // Stale results handed back slots that they had never taken, so that more probes ran than there were slots.
-func TestFault_StaleResultsRaiseNoCap(t *testing.T) {
+func TestStaleResultsRaiseNoCap(t *testing.T) {
 	for name, outcome := range map[string]error{"successes": nil, "failures": errBoom, "ignored": fmt.Errorf("inner: %w", breaker.ErrOpen)} {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(w *world) {
@@ -911,7 +748,7 @@ func TestFault_StaleResultsRaiseNoCap(t *testing.T) {
 }
 
 // A panic went past every counter.
-func TestFault_PanicsAreCounted(t *testing.T) {
+func TestPanicsAreCounted(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		var calls []breaker.CallEvent
 		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}))
@@ -927,35 +764,8 @@ func TestFault_PanicsAreCounted(t *testing.T) {
 	})
 }
 
-// Two stale ignored results made room for five calls where two were permitted, and two stale successes closed.
-func TestFault_StaleResultsInHalfOpen(t *testing.T) {
-	everywhere(t, func(w *world) {
-		ignored := fmt.Errorf("inner: %w", breaker.ErrOpen)
-		r := w.r0(breaker.WithHalfOpenProbes(2), breaker.WithSuccessThreshold(2))
-		var stale []*gate
-		for range 5 {
-			stale = append(stale, r.gate())
-		}
-		r.trip()
-		w.at(10 * time.Second)
-		a, b := r.gate(), r.gate()
-		for _, g := range stale[:3] {
-			g.finish(ignored)
-			r.rejected()
-		}
-		for _, g := range stale[3:] {
-			g.finish(nil)
-			r.state(breaker.HalfOpen)
-		}
-		a.finish(nil)
-		r.state(breaker.HalfOpen)
-		b.finish(nil)
-		r.state(breaker.Closed)
-	})
-}
-
 // A lock was held while the user's function ran, which made one queue of all calls.
-func TestFault_CallsRunSideBySide(t *testing.T) {
+func TestCallsRunSideBySide(t *testing.T) {
 	for name, opts := range map[string][]breaker.Option{
 		"closed":          nil,
 		"limited":         {breaker.WithMaxInFlight(10)},
@@ -1033,7 +843,7 @@ func rendezvous(n int) func() {
 }
 
 // A predicate that threw left the circuit stuck.
-func TestFault_ThrowingPredicateWedgesNothing(t *testing.T) {
+func TestThrowingPredicateWedgesNothing(t *testing.T) {
 	for name, throw := range map[string]func(){"panic": func() { panic("predicate") }, "goexit": runtime.Goexit} {
 		for predicate, opt := range map[string]breaker.Option{
 			"classifier":       breaker.WithClassifier(func(error) breaker.Outcome { throw(); return breaker.Failure }),
@@ -1067,7 +877,8 @@ func TestFault_ThrowingPredicateWedgesNothing(t *testing.T) {
 }
 
 // Rejected calls were counted as failures, or not at all, or their number fell.
-func TestFault_RejectionsAreCountedOnceAndApart(t *testing.T) {
+// O02.
+func TestRejectionsAreCountedOnceAndApart(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rejections := 0
 		r := w.r0(breaker.WithHooks(breaker.Hooks{Reject: func(_ context.Context, e breaker.RejectEvent) {
@@ -1093,7 +904,7 @@ func TestFault_RejectionsAreCountedOnceAndApart(t *testing.T) {
 }
 
 // A panic was counted before the failure that it is.
-func TestFault_PanicsAreNeverMoreThanFailures(t *testing.T) {
+func TestPanicsAreNeverMoreThanFailures(t *testing.T) {
 	var c *breaker.Circuit
 	looks := 0
 	c = breaker.Must(breaker.NewCircuit("c", breaker.WithOpenBackoff(2, time.Hour, 1), breaker.WithRand(func() float64 {
@@ -1107,4 +918,187 @@ func TestFault_PanicsAreNeverMoreThanFailures(t *testing.T) {
 	n := c.Snapshot().Totals
 	require.EqualValues(t, 1, n.Panics)
 	require.EqualValues(t, 1, n.Failures)
+}
+
+// BC-37.
+func TestSettlingTwiceCountsOnce(t *testing.T) {
+	bothClocks(t, func(w *world) {
+		r := w.r0(breaker.WithSuccessThreshold(2), breaker.WithHalfOpenProbes(1))
+		r.trip()
+		w.at(10 * time.Second)
+		p := r.acquire()
+		var twice sync.WaitGroup
+		twice.Go(func() { p.Done(nil) })
+		twice.Go(func() { p.Done(nil) })
+		twice.Wait()
+		require.EqualValues(w, 1, r.c.Snapshot().ConsecutiveSuccesses)
+		r.state(breaker.HalfOpen)
+		first := r.gate()
+		require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
+		p.Done(errBoom) // a third time, on somebody else's probe
+		p.Settle(breaker.Failure, errBoom)
+		r.state(breaker.HalfOpen)
+		require.EqualValues(w, 1, r.c.Snapshot().Probes)
+		first.finish(nil)
+		r.state(breaker.Closed)
+		r.idle()
+	})
+}
+
+// K20.
+func TestTwoStepUse(t *testing.T) {
+	bothClocks(t, func(w *world) {
+		r := w.circuit()
+		var permits []*breaker.Permit
+		for range 5 {
+			permits = append(permits, r.acquire())
+		}
+		require.EqualValues(w, 5, r.c.Snapshot().InFlight)
+		for i, p := range permits {
+			r.state(breaker.Closed)
+			if i%2 == 0 {
+				p.Done(errBoom)
+			} else {
+				inGoroutine(func() { p.Settle(breaker.Failure, errBoom) })
+			}
+		}
+		r.state(breaker.Open)
+		_, err := r.c.Acquire(w.Context())
+		require.ErrorIs(w, err, breaker.ErrOpen)
+		w.at(30 * time.Second)
+		a, b := r.acquire(), r.acquire()
+		a.Done(nil)
+		b.Settle(breaker.Success, nil)
+		r.state(breaker.Closed)
+		r.idle()
+	})
+}
+
+// K21.
+func TestOnlyTheFirstSettlementCounts(t *testing.T) {
+	settle := map[string]func(*breaker.Permit, breaker.Outcome){
+		"Done": func(p *breaker.Permit, o breaker.Outcome) {
+			if o == breaker.Success {
+				p.Done(nil)
+				return
+			}
+			p.Done(errBoom)
+		},
+		"Settle": func(p *breaker.Permit, o breaker.Outcome) { p.Settle(o, errBoom) },
+	}
+	for first, settleFirst := range settle {
+		for second, settleSecond := range settle {
+			t.Run(first+" then "+second, func(t *testing.T) {
+				bothClocks(t, func(w *world) {
+					r := w.circuit()
+					p := r.acquire()
+					settleFirst(p, breaker.Failure)
+					settleSecond(p, breaker.Failure)
+					settleSecond(p, breaker.Success)
+					require.EqualValues(w, 1, r.c.Snapshot().ConsecutiveFailures)
+					require.EqualValues(w, 1, r.c.Snapshot().Totals.Calls)
+					r.idle()
+
+					q := r.acquire()
+					settleFirst(q, breaker.Success)
+					settleSecond(q, breaker.Failure)
+					require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
+					require.EqualValues(w, 2, r.c.Snapshot().Totals.Calls)
+					r.idle()
+				})
+			})
+		}
+	}
+	t.Run("of many at once", func(t *testing.T) {
+		bothClocks(t, func(w *world) {
+			r := w.circuit()
+			p := r.acquire()
+			var all sync.WaitGroup
+			for range 50 {
+				all.Go(func() { p.Done(errBoom) })
+			}
+			all.Wait()
+			require.EqualValues(w, 1, r.c.Snapshot().Totals.Failures)
+			r.idle()
+		})
+	})
+	t.Run("of no permit at all", func(t *testing.T) {
+		var p *breaker.Permit
+		p.Done(nil)
+		p.Settle(breaker.Failure, nil)
+	})
+}
+
+// K22.
+func TestContextAlreadyDoneTakesNothing(t *testing.T) {
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	expired, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	defer cancel()
+	caused, cancelWith := context.WithCancelCause(context.Background())
+	cancelWith(errClient)
+	for _, ctx := range []context.Context{cancelled, expired, caused} {
+		everywhere(t, func(w *world) {
+			r := w.circuit(breaker.WithSuccessThreshold(1))
+			check := func(want breaker.State) {
+				ran, before := r.ran.Load(), r.c.Snapshot()
+				require.Equal(w, ctx.Err(), r.callCtx(ctx, nil))
+				require.Equal(w, ran, r.ran.Load(), "the function ran")
+				after := r.c.Snapshot()
+				require.Equal(w, before.Totals, after.Totals)
+				require.Equal(w, before.InFlight, after.InFlight)
+				require.Equal(w, before.Probes, after.Probes)
+				r.state(want)
+			}
+			check(breaker.Closed)
+			r.trip()
+			check(breaker.Open)
+			w.at(30 * time.Second)
+			check(breaker.HalfOpen)
+			require.Len(w, r.steps(), 1, "such a call moves nothing")
+			probe := r.gate()
+			check(breaker.HalfOpen)
+			probe.finish(nil)
+			r.state(breaker.Closed)
+			for _, m := range []breaker.Mode{breaker.ForcedOpen, breaker.ForcedClosed, breaker.Shadow} {
+				r.c.SetMode(m)
+				check(breaker.Closed)
+			}
+		})
+	}
+}
+
+func TestPermitAbort(t *testing.T) {
+	c := breaker.Must(breaker.NewCircuit("c"))
+	ctx := context.Background()
+	for range 2 {
+		var p breaker.Permit
+		require.NoError(t, c.AcquireInto(ctx, &p))
+		require.Same(t, c, p.Circuit())
+		require.Equal(t, ctx, p.Context())
+		p.Abort()
+		p.Abort() // only the first settlement counts
+		p.Done(nil)
+	}
+	n := c.Snapshot()
+	require.EqualValues(t, 2, n.Totals.Failures)
+	require.EqualValues(t, 2, n.Totals.Panics)
+	require.EqualValues(t, 2, n.Totals.Calls)
+	require.EqualValues(t, 2, n.ConsecutiveFailures)
+	require.Zero(t, n.InFlight)
+	(*breaker.Permit)(nil).Abort()
+	new(breaker.Permit).Abort()
+	require.Nil(t, new(breaker.Permit).Circuit())
+	require.Nil(t, new(breaker.Permit).Context())
+}
+
+// A panic after the caller's cancel is one all the same.
+func TestPermitAbortAfterCancel(t *testing.T) {
+	c := breaker.Must(breaker.NewCircuit("c"))
+	ctx, cancel := context.WithCancel(context.Background())
+	p, err := c.Acquire(ctx)
+	require.NoError(t, err)
+	cancel()
+	p.Abort()
+	require.EqualValues(t, 1, c.Snapshot().Totals.Failures)
 }

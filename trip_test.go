@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -13,7 +14,8 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-func TestBC07_ConsecutiveMeansAnUnbrokenRun(t *testing.T) {
+// BC-07, K04.
+func TestConsecutiveMeansAnUnbrokenRun(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.r0()
 		for i := range 50 {
@@ -50,7 +52,8 @@ func TestBC07_ConsecutiveMeansAnUnbrokenRun(t *testing.T) {
 	})
 }
 
-func TestBC14_SparseFailuresDoNotOpen(t *testing.T) {
+// BC-14.
+func TestSparseFailuresDoNotOpen(t *testing.T) {
 	for name, policy := range map[string]breaker.Option{
 		"failure window": breaker.WithFailureWindow(5 * time.Second),
 		"failure count":  breaker.WithTrip(breaker.FailureCount(3, 5*time.Second)),
@@ -76,7 +79,8 @@ func TestBC14_SparseFailuresDoNotOpen(t *testing.T) {
 	}
 }
 
-func TestBC17_BurstAcrossABoundaryIsOneBurst(t *testing.T) {
+// BC-17.
+func TestBurstAcrossABoundaryIsOneBurst(t *testing.T) {
 	policies := map[string]breaker.Option{
 		"rate": breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(10*time.Second))),
 		"user's own": breaker.WithTrip(breaker.TripWhen(breaker.Last(10*time.Second), func(c breaker.Counts) bool {
@@ -148,7 +152,8 @@ func (m *rateModel) trips(now, last time.Duration, n, least int, percent int) bo
 }
 
 // The windows against a model that keeps everything: the same verdict after every call.
-func TestBC17_WindowsAgreeWithAPlainModel(t *testing.T) {
+// BC-17.
+func TestWindowsAgreeWithAPlainModel(t *testing.T) {
 	for name, timed := range map[string]bool{"in time": true, "of calls": false} {
 		t.Run(name, func(t *testing.T) {
 			guard(t, 2*patience, func() {
@@ -203,7 +208,8 @@ func TestBC17_WindowsAgreeWithAPlainModel(t *testing.T) {
 	}
 }
 
-func TestBC19_AtTheThresholdTrips(t *testing.T) {
+// BC-19.
+func TestAtTheThresholdTrips(t *testing.T) {
 	for name, window := range map[string]breaker.Window{"calls": breaker.LastCalls(100), "time": breaker.Last(time.Minute)} {
 		t.Run(name, func(t *testing.T) {
 			bothClocks(t, func(w *world) {
@@ -233,18 +239,6 @@ func TestBC19_AtTheThresholdTrips(t *testing.T) {
 			})
 		})
 	}
-	t.Run("rates that no fraction of two can hold", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			for rate, of := range map[float64][2]int{0.57: {57, 100}, 0.29: {29, 100}, 1.0 / 3: {1, 3}, 0.1: {1, 10}, 0.07: {7, 100}, 0.001: {1, 1000}} {
-				r := w.r0(breaker.WithTrip(breaker.FailureRate(rate, of[1], breaker.LastCalls(of[1]))))
-				r.ok(of[1] - of[0])
-				r.fail(of[0] - 1)
-				r.state(breaker.Closed)
-				r.fail(1)
-				require.Equal(w, breaker.Open, r.c.State(), "%v", rate)
-			}
-		})
-	})
 	t.Run("slow calls", func(t *testing.T) {
 		bothClocks(t, func(w *world) {
 			for slow, want := range map[int]breaker.State{57: breaker.Open, 56: breaker.Closed} {
@@ -267,35 +261,8 @@ func TestBC19_AtTheThresholdTrips(t *testing.T) {
 	})
 }
 
-func TestBC20_OutageSlowerThanTheWindowOpens(t *testing.T) {
-	const window = 5 * time.Second
-	for name, policy := range map[string]breaker.Option{
-		"failure window": breaker.WithFailureWindow(window),
-		"failure count":  breaker.WithTrip(breaker.FailureCount(3, window)),
-		"rate":           breaker.WithTrip(breaker.FailureRate(0.5, 3, breaker.Last(window))),
-		"rate of calls":  breaker.WithTrip(breaker.FailureRate(0.5, 3, breaker.LastCalls(10))),
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, byDo, func(w *world) {
-				r := w.r0(policy, breaker.WithOpenTimeout(time.Minute))
-				var workers sync.WaitGroup
-				for range 4 {
-					workers.Go(func() {
-						for range 5 {
-							_, _ = r.b.Do(context.Background(), func(context.Context) (int, error) {
-								r.ran.Add(1)
-								<-time.After(8 * time.Second)
-								return 0, errBoom
-							})
-						}
-					})
-				}
-				workers.Wait()
-				require.Equal(w, []string{"closed>open at 8s: threshold reached"}, r.steps())
-				require.LessOrEqual(w, r.ran.Load(), int64(6), "two may have begun anew before the third failure, at 8s")
-			})
-		})
-	}
+// BC-20.
+func TestOldSuccessesDoNotHideAnOutage(t *testing.T) {
 	t.Run("a quiet time after many successes does not blunt it", func(t *testing.T) {
 		for _, quiet := range []time.Duration{0, 50 * time.Millisecond, time.Second, 9 * time.Second, 10 * time.Second, 100 * time.Second, time.Hour} {
 			for _, before := range []int{10, 64, 100, 1000, 1007, 20_000} {
@@ -337,7 +304,8 @@ func TestBC20_OutageSlowerThanTheWindowOpens(t *testing.T) {
 	})
 }
 
-func TestBC22_MinimumAboveTheWindowIsRefused(t *testing.T) {
+// BC-22.
+func TestMinimumAboveTheWindowIsRefused(t *testing.T) {
 	for _, trip := range []breaker.TripCondition{
 		breaker.FailureRate(0.5, 10, breaker.LastCalls(5)),
 		breaker.SlowCallRate(time.Second, 0.5, 10, breaker.LastCalls(5)),
@@ -361,7 +329,8 @@ func TestBC22_MinimumAboveTheWindowIsRefused(t *testing.T) {
 	})
 }
 
-func TestBC56_SuccessBetweenThresholdAndOpening(t *testing.T) {
+// BC-56.
+func TestSuccessBetweenThresholdAndOpening(t *testing.T) {
 	guard(t, patience, func() {
 		for range 2000 {
 			rec := newRecorder()
@@ -390,7 +359,8 @@ func TestBC56_SuccessBetweenThresholdAndOpening(t *testing.T) {
 	})
 }
 
-func TestBC56_VerdictOfAnEarlierTimeIsVoid(t *testing.T) {
+// BC-56.
+func TestVerdictOfAnEarlierTimeIsVoid(t *testing.T) {
 	bothClocks(t, func(w *world) {
 		var r *rig
 		verdicts := 0
@@ -463,7 +433,8 @@ func TestBC56_VerdictOfAnEarlierTimeIsVoid(t *testing.T) {
 	})
 }
 
-func TestK01_NewCircuitIsClosedAndPassesEverything(t *testing.T) {
+// K01.
+func TestNewCircuitIsClosedAndPassesEverything(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.circuit()
 		r.state(breaker.Closed)
@@ -476,7 +447,8 @@ func TestK01_NewCircuitIsClosedAndPassesEverything(t *testing.T) {
 	})
 }
 
-func TestK02_ThresholdIsReachedNotExceeded(t *testing.T) {
+// K02.
+func TestThresholdIsReachedNotExceeded(t *testing.T) {
 	everywhere(t, func(w *world) {
 		r := w.circuit()
 		w.at(7 * time.Second)
@@ -500,21 +472,8 @@ func TestK02_ThresholdIsReachedNotExceeded(t *testing.T) {
 	})
 }
 
-func TestK04_SuccessResetsTheRun(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		r.fail(4)
-		require.EqualValues(w, 4, r.c.Snapshot().ConsecutiveFailures)
-		r.ok(1)
-		require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
-		r.fail(4)
-		r.state(breaker.Closed)
-		r.fail(1)
-		r.state(breaker.Open)
-	})
-}
-
-func TestK05_FailureWindowIsExact(t *testing.T) {
+// K05.
+func TestFailureWindowIsExact(t *testing.T) {
 	const minute = time.Minute
 	policies := map[string]breaker.Option{
 		"WithFailureWindow": breaker.WithFailureWindow(minute),
@@ -579,12 +538,15 @@ func TestK05_FailureWindowIsExact(t *testing.T) {
 	})
 }
 
-func TestK06_WithoutWindowSpacingDoesNotMatter(t *testing.T) {
+// K06.
+func TestWithoutWindowSpacingDoesNotMatter(t *testing.T) {
 	policies := map[string]breaker.Option{
 		"default":             breaker.WithFailureThreshold(5),
 		"WithFailureWindow 0": breaker.WithFailureWindow(0),
 		"ConsecutiveFailures": breaker.WithTrip(breaker.ConsecutiveFailures(5)),
 		"rate of last 5":      breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(5))),
+		"beside windows": breaker.WithTrip(breaker.ConsecutiveFailures(5),
+			breaker.FailureRate(1, 100, breaker.Last(time.Second)), breaker.FailureCount(100, time.Second)),
 	}
 	for name, policy := range policies {
 		t.Run(name, func(t *testing.T) {
@@ -600,7 +562,8 @@ func TestK06_WithoutWindowSpacingDoesNotMatter(t *testing.T) {
 	}
 }
 
-func TestK25_OneTransitionPerCrossing(t *testing.T) {
+// K25.
+func TestOneTransitionPerCrossing(t *testing.T) {
 	for name, opts := range map[string][]breaker.Option{
 		"run":     nil,
 		"windows": {breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.Last(time.Minute)), breaker.FailureCount(5, time.Minute))},
@@ -644,22 +607,14 @@ func TestK25_OneTransitionPerCrossing(t *testing.T) {
 	})
 }
 
-func TestK30_ToleranceIsTunable(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit(breaker.WithFailureThreshold(10))
-		r.fail(9)
-		r.state(breaker.Closed)
-		r.fail(1)
-		r.state(breaker.Open)
-	})
-}
-
 // Calls that take longer than the window, all of them failing, were dropped with the period that they began in.
-func TestFault_FailuresSlowerThanTheWindowAreSeen(t *testing.T) {
+// BC-20.
+func TestFailuresSlowerThanTheWindowAreSeen(t *testing.T) {
 	for name, policy := range map[string]breaker.Option{
 		"failure window": breaker.WithFailureWindow(time.Second),
 		"failure count":  breaker.WithTrip(breaker.FailureCount(3, time.Second)),
 		"rate":           breaker.WithTrip(breaker.FailureRate(0.5, 3, breaker.Last(time.Second))),
+		"rate of calls":  breaker.WithTrip(breaker.FailureRate(0.5, 3, breaker.LastCalls(10))),
 		"user's own":     breaker.WithTrip(breaker.TripWhen(breaker.Last(time.Second), func(c breaker.Counts) bool { return c.Failures >= 3 })),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -680,26 +635,8 @@ func TestFault_FailuresSlowerThanTheWindowAreSeen(t *testing.T) {
 	}
 }
 
-// The run of failures lost those that left a rolling window.
-func TestFault_RunOfFailuresDoesNotDecay(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0(breaker.WithTrip(
-			breaker.ConsecutiveFailures(5),
-			breaker.FailureRate(1, 100, breaker.Last(time.Second)),
-			breaker.FailureCount(100, time.Second),
-		))
-		for i := range 5 {
-			r.state(breaker.Closed)
-			require.EqualValues(w, i, r.c.Snapshot().ConsecutiveFailures)
-			r.fail(1)
-			w.add(time.Hour)
-		}
-		require.Len(w, r.steps(), 1)
-	})
-}
-
 // A rate was rounded to two places: 9.5 % tripped at 10 %.
-func TestFault_RatesAreNotRounded(t *testing.T) {
+func TestRatesAreNotRounded(t *testing.T) {
 	for _, tc := range []struct {
 		rate            float64
 		failures, calls int
@@ -735,7 +672,7 @@ func TestFault_RatesAreNotRounded(t *testing.T) {
 }
 
 // A rate of two thirds was not reached by two of three.
-func TestFault_RatesThatAreNoDecimals(t *testing.T) {
+func TestRatesThatAreNoDecimals(t *testing.T) {
 	for d := 2; d <= 40; d++ {
 		for n := 1; n <= d; n++ {
 			for _, less := range []int{0, 1} {
@@ -754,4 +691,249 @@ func TestFault_RatesThatAreNoDecimals(t *testing.T) {
 			}
 		}
 	}
+}
+
+// K30.
+func TestToleranceIsTunable(t *testing.T) {
+	everywhere(t, func(w *world) {
+		r := w.circuit(breaker.WithFailureThreshold(10))
+		r.fail(9)
+		r.state(breaker.Closed)
+		r.fail(1)
+		r.state(breaker.Open)
+	})
+}
+
+// Successes from before a pause never water down failures after it.
+func TestSamplingIdleThenFailures(t *testing.T) {
+	const minCalls = 20
+	for _, window := range []time.Duration{time.Second, 10 * time.Second, time.Hour} {
+		for _, successes := range []int{1, 15, 63, 64, 65, 79, 80, 1000, 1001, 1015, 5000} {
+			for _, idle := range []time.Duration{window, window + window/100, 10 * window} {
+				for _, every := range []time.Duration{0, 1, window / 100_000} {
+					t.Run(fmt.Sprintf("Last(%v), %d every %v, idle %v", window, successes, every, idle), func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							c := breaker.Must(breaker.NewCircuit("idle", breaker.WithTrip(breaker.FailureRate(0.5, minCalls, breaker.Last(window)))))
+							for range successes {
+								_ = c.Run(t.Context(), mdlOK)
+								mdlBubble{}.pass(every)
+							}
+							mdlBubble{}.pass(idle)
+							for i := range minCalls {
+								if s := c.State(); s != breaker.Closed {
+									t.Fatalf("%v before failure %d", s, i+1)
+								}
+								_ = c.Run(t.Context(), mdlFail)
+							}
+							if s := c.Snapshot(); s.State != breaker.Open {
+								t.Fatalf("%v after %d failures and no success in the window: %+v", s.State, minCalls, s.Counts)
+							}
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// What Last allows: a success is filed late by no more than a part of the window, and where a fast stream ends up to 15,
+// and the one that finds out, are taken to be as old as the one before them.
+const (
+	mdlLate  = 200
+	mdlOlder = 16
+)
+
+// mdlSampled is a rate circuit on the default clock beside a list of all that it has seen.
+type mdlSampled struct {
+	c        *breaker.Circuit
+	window   time.Duration
+	minCalls uint64
+	ok       []time.Time
+	failed   []time.Time
+}
+
+// bounds is how many of some calls the window may hold. Each is as old as it is, or by so much younger, and gathered into
+// a slice, it may leave a 64th of the window early. For each fast stream, some of those after it may be gone.
+func (m *mdlSampled) bounds(calls []time.Time, younger time.Duration, older uint64) (least, most uint64) {
+	streams, was := uint64(0), false
+	for i, at := range calls {
+		fast := i >= 16 && at.Sub(calls[i-16]) <= m.window/mdlLate
+		if fast && !was {
+			streams++
+		}
+		was = fast
+		if time.Since(at) < m.window+younger {
+			most++
+		}
+		if time.Since(at) <= m.window-m.window/64 {
+			least++
+		}
+	}
+	return least - min(least, streams*older), most
+}
+
+func (m *mdlSampled) succeed(t *rapid.T) {
+	every := rapid.SampledFrom([]time.Duration{0, 0, 1, m.window / 1_000_000, m.window / 20_000, m.window / 12_000, m.window / 1000, m.window / 300}).Draw(t, "every")
+	n := rapid.SampledFrom([]int{1, 5, 16, 70, 150, 400, 3000, 40_000}).Draw(t, "successes")
+	if every > 0 || breaker.RaceEnabled {
+		n = min(n, 3000) // time is slow in a bubble
+	}
+	for range n {
+		if err := m.c.Run(context.Background(), mdlOK); err != nil {
+			t.Fatal(err)
+		}
+		m.ok = append(m.ok, time.Now())
+		if m.c.State() == breaker.Open { // the rate was reached by successes that have left the window
+			m.check(t)
+			return
+		}
+		mdlBubble{}.pass(every)
+	}
+}
+
+func (m *mdlSampled) fail(t *rapid.T) {
+	for range rapid.IntRange(1, 12).Draw(t, "failures") {
+		if m.c.Run(context.Background(), mdlFail) != errMdlDown {
+			return
+		}
+		m.failed = append(m.failed, time.Now())
+		m.check(t)
+	}
+}
+
+// check compares counts and verdict with what they may be.
+func (m *mdlSampled) check(t *rapid.T) {
+	okLeast, okMost := m.bounds(m.ok, m.window/mdlLate, mdlOlder)
+	failedLeast, failedMost := m.bounds(m.failed, 0, 0)
+	s := m.c.Snapshot()
+	if s.State == breaker.Open {
+		if failedMost < okLeast || failedMost+okMost < m.minCalls {
+			t.Fatalf("open with at most %d failures and %d to %d successes", failedMost, okLeast, okMost)
+		}
+		m.c.Reset()
+		m.ok, m.failed = nil, nil
+		return
+	}
+	n := len(m.failed)
+	if n > 0 && m.failed[n-1].Equal(time.Now()) && failedLeast >= okMost && failedLeast+okLeast >= m.minCalls {
+		t.Fatalf("closed with at least %d failures and %d to %d successes", failedLeast, okLeast, okMost)
+	}
+	if c := s.Counts; c.Failures < failedLeast || c.Failures > failedMost || c.Successes < okLeast || c.Successes > okMost {
+		t.Fatalf("%+v, want %d to %d failures and %d to %d successes", c, failedLeast, failedMost, okLeast, okMost)
+	}
+}
+
+// With a busy window the times of successes are off by no more than Last says, and those of failures not at all.
+func TestSamplingStaysWithinItsBounds(t *testing.T) {
+	mdlCheckInABubble(t, func(t *rapid.T) {
+		m := &mdlSampled{window: 10 * time.Second, minCalls: 10}
+		m.c = breaker.Must(breaker.NewCircuit("busy", breaker.WithTrip(breaker.FailureRate(0.5, int(m.minCalls), breaker.Last(m.window)))))
+		t.Repeat(map[string]func(*rapid.T){
+			"succeed": m.succeed,
+			"fail":    m.fail,
+			"wait": func(t *rapid.T) {
+				w := m.window
+				mdlBubble{}.pass(rapid.SampledFrom([]time.Duration{w, w - 1, w - w/5000, w - w/1000, w / 2, w / 20, w / 300, w / 1000}).Draw(t, "d"))
+			},
+			"": m.check,
+		})
+	})
+}
+
+// Where a fast stream becomes a slow one, the slow one still counts: few failures among many successes do not trip.
+func TestSamplingDropOfTraffic(t *testing.T) {
+	const window = 10 * time.Second
+	rates := []int{1_000, 30_000, 300_000, 2_000_000} // successes in one second
+	if testing.Short() || breaker.RaceEnabled {
+		rates = rates[:2]
+	}
+	for _, fast := range rates {
+		for _, slow := range []int{10, 30, 100} { // successes a second afterwards
+			for _, after := range []time.Duration{window / 2, window, 2 * window} {
+				t.Run(fmt.Sprintf("%d, then %d a second, %v", fast, slow, after), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						c := breaker.Must(breaker.NewCircuit("drop", breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(window)))))
+						stream := func(n, atOnce int, every time.Duration) {
+							for range n {
+								for range atOnce {
+									_ = c.Run(t.Context(), mdlOK)
+								}
+								mdlBubble{}.pass(every)
+							}
+						}
+						stream(1000, fast/1000, time.Millisecond)
+						n := int(after.Seconds()) * slow
+						stream(n, 1, time.Second/time.Duration(slow))
+						for range 20 {
+							_ = c.Run(t.Context(), mdlFail)
+						}
+						if s := c.Snapshot(); s.State != breaker.Closed {
+							t.Errorf("open at 20 failures among %d successes in the window", min(n, int(window.Seconds())*slow))
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// What leaves a busy window is noticed: here the old successes, which leave too many failures behind.
+func TestSamplingNoticesWhatLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const window = 10 * time.Second
+		c := breaker.Must(breaker.NewCircuit("leaves", breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(window)))))
+		start := time.Now()
+		run := func(n int, fn func(context.Context) error) {
+			for range n {
+				_ = c.Run(t.Context(), fn)
+			}
+		}
+		run(20_000, mdlOK)
+		mdlBubble{}.pass(window - 100*time.Millisecond)
+		run(1000, mdlOK)
+		run(15_000, mdlFail)
+		for time.Since(start) < window {
+			if s := c.State(); s != breaker.Closed {
+				t.Fatalf("%v after %v", s, time.Since(start))
+			}
+			run(20, mdlOK)
+			mdlBubble{}.pass(time.Millisecond)
+		}
+		for c.State() == breaker.Closed {
+			run(20, mdlOK)
+			mdlBubble{}.pass(time.Millisecond)
+			if time.Since(start) > window+window/64 {
+				t.Fatalf("closed %v after they left: %+v", time.Since(start)-window, c.Snapshot().Counts)
+			}
+		}
+	})
+}
+
+// Slower streams are exact, however much the window holds, and again once a fast one has left it.
+func TestSamplingSlowStreamsAreExact(t *testing.T) {
+	mdlCheckInABubble(t, func(t *rapid.T) {
+		const window = 10 * time.Second
+		c := breaker.Must(breaker.NewCircuit("slow", breaker.WithTrip(breaker.FailureRate(1, 1_000_000, breaker.Last(window)))))
+		var ok []time.Time
+		for range rapid.SampledFrom([]int{0, 3000}).Draw(t, "fast") {
+			_ = c.Run(context.Background(), mdlOK)
+		}
+		most := rapid.SampledFrom([]int{1, 63}).Draw(t, "most")
+		for range rapid.IntRange(101, 200).Draw(t, "bursts") {
+			for range max(1, most-rapid.IntRange(0, 40).Draw(t, "less")) {
+				_ = c.Run(context.Background(), mdlOK)
+				ok = append(ok, time.Now())
+			}
+			mdlBubble{}.pass(rapid.SampledFrom([]time.Duration{window / 100, window / 50, window / 20}).Draw(t, "d"))
+		}
+		want := uint64(0)
+		for _, at := range ok {
+			if time.Since(at) < window {
+				want++
+			}
+		}
+		if got := c.Snapshot().Counts.Successes; got != want {
+			t.Fatalf("%d successes in the window, want %d", got, want)
+		}
+	})
 }
