@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 )
 
 // BC-63, BC-66, K18.
@@ -18,68 +19,68 @@ func TestCallerWhoWalksAwayIsNoFailure(t *testing.T) {
 		"the context's error": func(ctx context.Context) error { return ctx.Err() },
 		"wrapped":             func(ctx context.Context) error { return fmt.Errorf("query: %w", ctx.Err()) },
 		"its cause":           context.Cause,
-		"any other error":     func(context.Context) error { return errBoom },
+		"any other error":     func(context.Context) error { return breakertest.ErrBoom },
 		"a deadline's":        func(context.Context) error { return context.DeadlineExceeded },
 	}
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.r0()
-				r.fail(2)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.R0()
+				r.Fails(2)
 				for range 10 {
 					ctx, cancel := context.WithCancelCause(w.Context())
-					_, err := r.way.call(r, ctx, func(ctx context.Context) (int, error) {
+					_, err := r.Way.Call(r, ctx, func(ctx context.Context) (int, error) {
 						cancel(errors.New("gone"))
 						return 0, end(ctx)
 					})
 					require.Error(w, err)
 				}
-				r.state(breaker.Closed)
-				s := r.c.Snapshot()
+				r.Is(breaker.Closed)
+				s := r.C.Snapshot()
 				require.EqualValues(w, 2, s.ConsecutiveFailures)
 				require.EqualValues(w, 10, s.Totals.Ignored)
-				r.fail(1)
-				r.state(breaker.Open)
+				r.Fails(1)
+				r.Is(breaker.Open)
 			})
 		})
 	}
 	t.Run("an answer that came all the same counts", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			r.fail(2)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
+			r.Fails(2)
 			ctx, cancel := context.WithCancel(w.Context())
-			_, err := r.way.call(r, ctx, func(context.Context) (int, error) { cancel(); return 1, nil })
+			_, err := r.Way.Call(r, ctx, func(context.Context) (int, error) { cancel(); return 1, nil })
 			require.NoError(w, err)
-			require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
-			r.fail(2)
-			r.state(breaker.Closed)
+			require.Zero(w, r.C.Snapshot().ConsecutiveFailures)
+			r.Fails(2)
+			r.Is(breaker.Closed)
 		})
 	})
 	t.Run("WithFailOn does not change it", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0(breaker.WithFailOn(context.Canceled, errBoom))
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithFailOn(context.Canceled, breakertest.ErrBoom))
 			for range 5 {
 				ctx, cancel := context.WithCancel(w.Context())
-				_, _ = r.way.call(r, ctx, func(ctx context.Context) (int, error) { cancel(); return 0, ctx.Err() })
+				_, _ = r.Way.Call(r, ctx, func(ctx context.Context) (int, error) { cancel(); return 0, ctx.Err() })
 			}
-			r.state(breaker.Closed)
+			r.Is(breaker.Closed)
 		})
 	})
 	t.Run("as a probe it hands its slot back", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			r.trip()
-			w.at(10 * time.Second)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
+			r.Trip()
+			w.At(10 * time.Second)
 			for range 5 {
 				ctx, cancel := context.WithCancel(w.Context())
-				g := r.gateCtx(ctx)
+				g := r.GateContext(ctx)
 				cancel()
-				g.finish(ctx.Err())
-				r.state(breaker.HalfOpen)
-				r.idle()
+				g.Finish(ctx.Err())
+				r.Is(breaker.HalfOpen)
+				r.Idle()
 			}
-			r.ok(1)
-			r.state(breaker.Closed)
+			r.Succeeds(1)
+			r.Is(breaker.Closed)
 		})
 	})
 }
@@ -101,46 +102,46 @@ func TestDependencysOwnTimeoutCounts(t *testing.T) {
 	}
 	for name, child := range children {
 		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.r0()
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.R0()
 				for range 3 {
-					r.state(breaker.Closed)
-					_, err := r.way.call(r, w.Context(), func(ctx context.Context) (int, error) { return 0, child(ctx) })
+					r.Is(breaker.Closed)
+					_, err := r.Way.Call(r, w.Context(), func(ctx context.Context) (int, error) { return 0, child(ctx) })
 					require.Error(w, err)
 				}
-				r.state(breaker.Open)
+				r.Is(breaker.Open)
 			})
 		})
 	}
 	t.Run("the attempt's own timeout", func(t *testing.T) {
 		for name, opts := range map[string][]breaker.Option{"": nil, " with IgnoreCallerDeadline": {breaker.IgnoreCallerDeadline()}} {
 			t.Run("set by WithTimeout"+name, func(t *testing.T) {
-				bubble(t, byDo, func(w *world) {
-					r := w.r0(append(opts, breaker.WithTimeout(time.Second))...)
+				breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+					r := w.R0(append(opts, breaker.WithTimeout(time.Second))...)
 					for i := range 3 {
-						r.state(breaker.Closed)
-						_, err := r.b.Do(w.Context(), hang)
+						r.Is(breaker.Closed)
+						_, err := r.B.Do(w.Context(), hang)
 						require.ErrorIs(w, err, context.DeadlineExceeded)
-						require.Equal(w, time.Duration(i+1)*time.Second, w.elapsed())
+						require.Equal(w, time.Duration(i+1)*time.Second, w.Elapsed())
 					}
-					r.state(breaker.Open)
+					r.Is(breaker.Open)
 				})
 			})
 		}
 	})
 	t.Run("an attempt that overran is a failure whatever it returned", func(t *testing.T) {
-		bubble(t, byDo, func(w *world) {
-			r := w.r0(breaker.WithTimeout(time.Second), breaker.WithIgnore(errClient))
-			for i, err := range []error{nil, errClient, errBoom} {
-				v, got := r.b.Do(w.Context(), func(context.Context) (int, error) {
+		breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+			r := w.R0(breaker.WithTimeout(time.Second), breaker.WithIgnore(breakertest.ErrClient))
+			for i, err := range []error{nil, breakertest.ErrClient, breakertest.ErrBoom} {
+				v, got := r.B.Do(w.Context(), func(context.Context) (int, error) {
 					<-time.After(time.Second)
 					return i, err
 				})
 				require.Equal(w, i, v, "the value is the answer")
 				require.Equal(w, err, got)
 			}
-			r.state(breaker.Open)
-			require.EqualValues(w, 3, r.c.Snapshot().Totals.Failures)
+			r.Is(breaker.Open)
+			require.EqualValues(w, 3, r.C.Snapshot().Totals.Failures)
 		})
 	})
 }
@@ -165,110 +166,110 @@ func TestCallersOwnDeadline(t *testing.T) {
 		{name: "does not under an attempt's longer timeout with IgnoreCallerDeadline", opts: []breaker.Option{breaker.WithTimeout(time.Minute), breaker.IgnoreCallerDeadline()}, limit: time.Second, want: breaker.Closed, wantErr: context.DeadlineExceeded},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			bubble(t, byDo, func(w *world) {
-				r := w.r0(tc.opts...)
+			breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+				r := w.R0(tc.opts...)
 				for range 3 {
-					r.state(breaker.Closed)
+					r.Is(breaker.Closed)
 					ctx, cancel := context.WithTimeout(context.Background(), tc.limit)
 					if tc.cancel {
 						time.AfterFunc(10*time.Millisecond, cancel)
 					}
-					_, err := r.b.Do(ctx, hang)
+					_, err := r.B.Do(ctx, hang)
 					cancel()
 					require.ErrorIs(w, err, tc.wantErr)
 				}
-				r.state(tc.want)
-				r.idle()
+				r.Is(tc.want)
+				r.Idle()
 			})
 		})
 	}
 	t.Run("with a cause of its own", func(t *testing.T) {
-		bubble(t, byDo, func(w *world) {
-			r := w.r0()
+		breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+			r := w.R0()
 			for range 3 {
-				ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errClient)
-				_, err := r.b.Do(ctx, func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, context.Cause(ctx) })
+				ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, breakertest.ErrClient)
+				_, err := r.B.Do(ctx, func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, context.Cause(ctx) })
 				cancel()
-				require.Equal(w, errClient, err)
+				require.Equal(w, breakertest.ErrClient, err)
 			}
-			r.state(breaker.Open)
+			r.Is(breaker.Open)
 		})
 	})
 	t.Run("met by a function that ignores its context", func(t *testing.T) {
-		bubble(t, byDo, func(w *world) {
-			r := w.r0()
+		breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+			r := w.R0()
 			stuck := make(chan struct{})
 			defer close(stuck)
 			for range 3 {
-				_, err := r.b.Do(context.Background(), breaker.Detach(time.Second, func(context.Context) (int, error) {
+				_, err := r.B.Do(context.Background(), breaker.Detach(time.Second, func(context.Context) (int, error) {
 					<-stuck
 					return 0, nil
 				}))
 				require.ErrorIs(w, err, context.DeadlineExceeded)
 			}
-			r.state(breaker.Open)
-			r.idle()
+			r.Is(breaker.Open)
+			r.Idle()
 		})
 	})
 }
 
 // BC-69.
 func TestClientErrorIsNeitherFailureNorForgiveness(t *testing.T) {
-	everywhere(t, func(w *world) {
-		if w.way.name == byPolicy.name {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		if w.Way.Name == breakertest.ByPolicy.Name {
 			return // has a WithResult of its own; WithIgnore decides before it, which the test of WithResult covers
 		}
-		ignore := breaker.WithIgnore(errClient)
+		ignore := breaker.WithIgnore(breakertest.ErrClient)
 
-		a := w.r0(ignore)
-		a.fail(2)
-		a.failWith(errClient)
-		a.fail(1)
-		a.state(breaker.Open)
+		a := w.R0(ignore)
+		a.Fails(2)
+		a.FailsWith(breakertest.ErrClient)
+		a.Fails(1)
+		a.Is(breaker.Open)
 
-		b := w.r0(ignore, breaker.WithSuccessThreshold(2))
-		b.trip()
-		w.add(10 * time.Second)
+		b := w.R0(ignore, breaker.WithSuccessThreshold(2))
+		b.Trip()
+		w.Add(10 * time.Second)
 		for range 5 { // more than there are slots
-			b.failWith(errClient)
-			b.state(breaker.HalfOpen) // the slot is back, there is no verdict
-			b.idle()
+			b.FailsWith(breakertest.ErrClient)
+			b.Is(breaker.HalfOpen) // the slot is back, there is no verdict
+			b.Idle()
 		}
-		b.ok(1)
-		b.failWith(errClient) // the success before stays
-		b.ok(1)
-		b.state(breaker.Closed)
+		b.Succeeds(1)
+		b.FailsWith(breakertest.ErrClient) // the success before stays
+		b.Succeeds(1)
+		b.Is(breaker.Closed)
 
-		c := w.r0(ignore)
-		for _, err := range []error{errBoom, errClient, errBoom, errClient} {
-			c.failWith(err)
-			c.state(breaker.Closed)
+		c := w.R0(ignore)
+		for _, err := range []error{breakertest.ErrBoom, breakertest.ErrClient, breakertest.ErrBoom, breakertest.ErrClient} {
+			c.FailsWith(err)
+			c.Is(breaker.Closed)
 		}
-		c.fail(1)
-		c.state(breaker.Open)
+		c.Fails(1)
+		c.Is(breaker.Open)
 
-		d := w.r0(ignore)
+		d := w.R0(ignore)
 		for range 1000 {
-			d.failWith(errClient)
+			d.FailsWith(breakertest.ErrClient)
 		}
-		d.state(breaker.Closed)
+		d.Is(breaker.Closed)
 	})
 	t.Run("in windows", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
 			for _, window := range []breaker.Window{breaker.LastCalls(10), breaker.Last(time.Minute)} {
-				r := w.r0(breaker.WithIgnore(errClient), breaker.WithTrip(breaker.FailureRate(0.5, 10, window)))
+				r := w.R0(breaker.WithIgnore(breakertest.ErrClient), breaker.WithTrip(breaker.FailureRate(0.5, 10, window)))
 				for range 5 {
-					r.ok(1)
+					r.Succeeds(1)
 					for range 20 { // takes no place in the window
-						r.failWith(errClient)
+						r.FailsWith(breakertest.ErrClient)
 					}
 				}
-				r.fail(4)
-				r.state(breaker.Closed)
-				r.failWith(errClient)
-				r.state(breaker.Closed)
-				r.fail(1)
-				r.state(breaker.Open)
+				r.Fails(4)
+				r.Is(breaker.Closed)
+				r.FailsWith(breakertest.ErrClient)
+				r.Is(breaker.Closed)
+				r.Fails(1)
+				r.Is(breaker.Open)
 			}
 		})
 	})
@@ -278,7 +279,7 @@ type reply struct{ code int }
 
 // BC-72.
 func TestBadValueCanBeAFailure(t *testing.T) {
-	bothClocks(t, func(w *world) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
 		asked := 0
 		classify := func(v *reply, err error) breaker.Outcome {
 			asked++
@@ -291,10 +292,10 @@ func TestBadValueCanBeAFailure(t *testing.T) {
 			return breaker.Success
 		}
 		var calls []breaker.CallEvent
-		r := w.r0(breaker.WithIgnore(errClient), breaker.WithHooks(breaker.Hooks{
+		r := w.R0(breaker.WithIgnore(breakertest.ErrClient), breaker.WithHooks(breaker.Hooks{
 			Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) },
 		}))
-		b := breaker.Must(breaker.Over[*reply](r.c, breaker.WithResult(classify)))
+		b := breaker.Must(breaker.Over[*reply](r.C, breaker.WithResult(classify)))
 		do := func(v *reply, err error) (*reply, error) {
 			return b.Do(w.Context(), func(context.Context) (*reply, error) { return v, err })
 		}
@@ -303,14 +304,14 @@ func TestBadValueCanBeAFailure(t *testing.T) {
 		require.Nil(w, v)
 		bad := &reply{503}
 		for i := range 3 {
-			require.Equal(w, i, int(r.c.Snapshot().ConsecutiveFailures))
+			require.Equal(w, i, int(r.C.Snapshot().ConsecutiveFailures))
 			v, err := do(bad, nil)
 			require.NoError(w, err)
 			require.Same(w, bad, v)
 			require.ErrorIs(w, calls[len(calls)-1].Err, breaker.ErrUnacceptable)
 			require.Equal(w, breaker.Failure, calls[len(calls)-1].Outcome)
 		}
-		r.state(breaker.Open)
+		r.Is(breaker.Open)
 		require.Equal(w, 4, asked, "once about each call")
 		_, err = do(bad, nil)
 		var open *breaker.OpenError
@@ -318,21 +319,21 @@ func TestBadValueCanBeAFailure(t *testing.T) {
 		require.ErrorIs(w, open.Cause, breaker.ErrUnacceptable)
 		require.Equal(w, 4, asked, "never about a rejection")
 
-		r.c.Reset()
+		r.C.Reset()
 		for range 5 {
 			_, _ = do(&reply{404}, nil)
-			_, _ = do(nil, errClient) // WithIgnore decides first
+			_, _ = do(nil, breakertest.ErrClient) // WithIgnore decides first
 		}
 		require.Equal(w, 9, asked)
-		require.EqualValues(w, 10, r.c.Snapshot().Counts.Ignored)
-		_, err = do(&reply{200}, errBoom)
-		require.ErrorIs(w, err, errBoom)
+		require.EqualValues(w, 10, r.C.Snapshot().Counts.Ignored)
+		_, err = do(&reply{200}, breakertest.ErrBoom)
+		require.ErrorIs(w, err, breakertest.ErrBoom)
 		require.Equal(w, breaker.Failure, calls[len(calls)-1].Outcome)
 	})
 	t.Run("an alternative is asked, with a reason", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0()
-			b := breaker.Must(breaker.Over[*reply](r.c, breaker.WithResult(func(v *reply, _ error) breaker.Outcome {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0()
+			b := breaker.Must(breaker.Over[*reply](r.C, breaker.WithResult(func(v *reply, _ error) breaker.Outcome {
 				if v.code >= 500 {
 					return breaker.Failure
 				}
@@ -355,46 +356,46 @@ func TestBadValueCanBeAFailure(t *testing.T) {
 		require.Error(t, err)
 	})
 	t.Run("it panics", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0()
-			b := breaker.Must(breaker.Over[int](r.c, breaker.WithResult(func(int, error) breaker.Outcome { panic("classify") })))
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0()
+			b := breaker.Must(breaker.Over[int](r.C, breaker.WithResult(func(int, error) breaker.Outcome { panic("classify") })))
 			for range 3 {
-				r.state(breaker.Closed)
-				require.Equal(w, "classify", panicOf(func() {
+				r.Is(breaker.Closed)
+				require.Equal(w, "classify", breakertest.PanicOf(func() {
 					_, _ = b.Do(w.Context(), func(context.Context) (int, error) { return 1, nil })
 				}))
 			}
-			r.state(breaker.Open)
-			r.idle()
+			r.Is(breaker.Open)
+			r.Idle()
 		})
 	})
 }
 
 // BC-74.
 func TestClassifyingDoesNotReplace(t *testing.T) {
-	bothClocks(t, func(w *world) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
 		for _, opt := range []breaker.Option{
-			breaker.WithIgnore(errClient),
+			breaker.WithIgnore(breakertest.ErrClient),
 			breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Ignored }),
 			breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Success }),
-			breaker.WithFailOn(errClient),
+			breaker.WithFailOn(breakertest.ErrClient),
 		} {
-			r := w.r0(opt)
-			fn := func(context.Context) (int, error) { return 9, errClient }
-			v, err := r.b.Do(w.Context(), fn)
+			r := w.R0(opt)
+			fn := func(context.Context) (int, error) { return 9, breakertest.ErrClient }
+			v, err := r.B.Do(w.Context(), fn)
 			require.Equal(w, 9, v)
-			require.Same(w, errClient, err)
-			require.Same(w, errClient, r.c.Run(w.Context(), func(context.Context) error { return errClient }))
+			require.Same(w, breakertest.ErrClient, err)
+			require.Same(w, breakertest.ErrClient, r.C.Run(w.Context(), func(context.Context) error { return breakertest.ErrClient }))
 		}
 	})
 	t.Run("no alternative for what is not a failure", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
 			for _, o := range []breaker.Outcome{breaker.Ignored, breaker.Success} {
-				r := w.r0(breaker.WithClassifier(func(error) breaker.Outcome { return o }))
-				v, err := r.b.DoOr(w.Context(), func(context.Context) (int, error) { return 9, errClient },
-					w.noAlternative)
+				r := w.R0(breaker.WithClassifier(func(error) breaker.Outcome { return o }))
+				v, err := r.B.DoOr(w.Context(), func(context.Context) (int, error) { return 9, breakertest.ErrClient },
+					w.NoAlternative)
 				require.Equal(w, 9, v)
-				require.Same(w, errClient, err)
+				require.Same(w, breakertest.ErrClient, err)
 			}
 		})
 	})
@@ -412,48 +413,48 @@ func TestWhichErrorsCountIsAPredicate(t *testing.T) {
 	for name, opts := range map[string][]breaker.Option{
 		"WithClassifier":                {breaker.WithClassifier(onlyX)},
 		"WithIgnore":                    {breaker.WithIgnore(errY)},
-		"WithIgnore twice":              {breaker.WithIgnore(errY), breaker.WithIgnore(errClient)},
+		"WithIgnore twice":              {breaker.WithIgnore(errY), breaker.WithIgnore(breakertest.ErrClient)},
 		"WithFailOn beats WithIgnore":   {breaker.WithFailOn(errX), breaker.WithIgnore(errX, errY)},
 		"WithFailOn beats a classifier": {breaker.WithFailOn(errX), breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Ignored })},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothClocks(t, func(w *world) {
-				r := w.circuit(opts...)
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				r := w.Circuit(opts...)
 				for range 10 {
-					r.failWith(errY)
+					r.FailsWith(errY)
 				}
-				r.state(breaker.Closed)
+				r.Is(breaker.Closed)
 				for range 4 {
-					r.failWith(fmt.Errorf("wrapped: %w", errX))
+					r.FailsWith(fmt.Errorf("wrapped: %w", errX))
 				}
-				r.state(breaker.Closed)
-				r.failWith(errX)
-				r.state(breaker.Open)
+				r.Is(breaker.Closed)
+				r.FailsWith(errX)
+				r.Is(breaker.Open)
 			})
 		})
 	}
 	t.Run("every error counts by default", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit()
-			for _, err := range []error{errBoom, errClient, context.DeadlineExceeded, fmt.Errorf("wrapped: %w", context.DeadlineExceeded), errX} {
-				r.state(breaker.Closed)
-				r.failWith(err)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.Circuit()
+			for _, err := range []error{breakertest.ErrBoom, breakertest.ErrClient, context.DeadlineExceeded, fmt.Errorf("wrapped: %w", context.DeadlineExceeded), errX} {
+				r.Is(breaker.Closed)
+				r.FailsWith(err)
 			}
-			r.state(breaker.Open)
+			r.Is(breaker.Open)
 		})
 	})
 	t.Run("a classifier may call an error a success", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.circuit(breaker.WithClassifier(func(err error) breaker.Outcome {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.Circuit(breaker.WithClassifier(func(err error) breaker.Outcome {
 				if errors.Is(err, errY) {
 					return breaker.Success
 				}
 				return breaker.Failure
 			}))
-			r.fail(4)
-			r.failWith(errY)
-			r.fail(4)
-			r.state(breaker.Closed)
+			r.Fails(4)
+			r.FailsWith(errY)
+			r.Fails(4)
+			r.Is(breaker.Closed)
 		})
 	})
 }
@@ -462,22 +463,22 @@ func TestWhichErrorsCountIsAPredicate(t *testing.T) {
 func TestValueAndErrorComeOutAsTheyWere(t *testing.T) {
 	errA := errors.New("a")
 	type answer struct{ n int }
-	bothClocks(t, func(w *world) {
-		r := w.circuit()
-		v, err := r.b.Do(w.Context(), func(context.Context) (int, error) { return 7, errA })
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		r := w.Circuit()
+		v, err := r.B.Do(w.Context(), func(context.Context) (int, error) { return 7, errA })
 		require.Equal(w, 7, v)
 		require.Same(w, errA, err)
-		result := r.b.Try(w.Context(), func(context.Context) (int, error) { return 7, errA })
+		result := r.B.Try(w.Context(), func(context.Context) (int, error) { return 7, errA })
 		require.Equal(w, breaker.Result[int]{Value: 7, Err: errA, Attempts: 1}, result)
 
-		pointers := breaker.Must(breaker.Over[*answer](r.c))
+		pointers := breaker.Must(breaker.Over[*answer](r.C))
 		seven := &answer{7}
 		p, err := pointers.Do(w.Context(), func(context.Context) (*answer, error) { return seven, nil })
 		require.NoError(w, err)
 		require.Same(w, seven, p)
 
-		r.trip()
-		v, err = r.b.Do(w.Context(), func(context.Context) (int, error) { return 7, nil })
+		r.Trip()
+		v, err = r.B.Do(w.Context(), func(context.Context) (int, error) { return 7, nil })
 		require.Zero(w, v)
 		require.ErrorIs(w, err, breaker.ErrOpen)
 		p, err = pointers.Do(w.Context(), func(context.Context) (*answer, error) { return seven, nil })
@@ -488,53 +489,53 @@ func TestValueAndErrorComeOutAsTheyWere(t *testing.T) {
 
 // An error to be ignored was not recognised once it was wrapped.
 func TestWrappedErrorsAreRecognised(t *testing.T) {
-	bothClocks(t, func(w *world) {
-		r := w.r0(breaker.WithIgnore(errClient))
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		r := w.R0(breaker.WithIgnore(breakertest.ErrClient))
 		for _, err := range []error{
-			errClient,
-			fmt.Errorf("get: %w", errClient),
-			fmt.Errorf("read: %w", fmt.Errorf("get: %w", errClient)),
-			errors.Join(errors.New("beside"), errClient),
-			fmt.Errorf("%w and %w", errors.New("beside"), errClient),
+			breakertest.ErrClient,
+			fmt.Errorf("get: %w", breakertest.ErrClient),
+			fmt.Errorf("read: %w", fmt.Errorf("get: %w", breakertest.ErrClient)),
+			errors.Join(errors.New("beside"), breakertest.ErrClient),
+			fmt.Errorf("%w and %w", errors.New("beside"), breakertest.ErrClient),
 		} {
-			r.failWith(err)
+			r.FailsWith(err)
 		}
-		require.EqualValues(w, 5, r.c.Snapshot().Totals.Ignored)
-		require.Zero(w, r.c.Snapshot().Totals.Failures)
+		require.EqualValues(w, 5, r.C.Snapshot().Totals.Ignored)
+		require.Zero(w, r.C.Snapshot().Totals.Failures)
 
-		f := w.r0(breaker.WithFailOn(errClient), breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Ignored }))
+		f := w.R0(breaker.WithFailOn(breakertest.ErrClient), breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Ignored }))
 		for range 3 {
-			f.failWith(fmt.Errorf("get: %w", errClient))
+			f.FailsWith(fmt.Errorf("get: %w", breakertest.ErrClient))
 		}
-		f.state(breaker.Open)
+		f.Is(breaker.Open)
 	})
 }
 
 // K17.
 func TestIgnoredIsNeitherSuccessNorFailure(t *testing.T) {
-	ignoring := breaker.WithIgnore(errClient)
-	bothClocks(t, func(w *world) {
-		for _, way := range []way{byRun, byDo, byPermit} {
-			w.way = way
-			r := w.circuit(ignoring)
-			w.start = w.now()
-			r.fail(4)
-			r.failWith(errClient)
-			r.state(breaker.Closed)
-			r.fail(1)
-			r.state(breaker.Open)
+	ignoring := breaker.WithIgnore(breakertest.ErrClient)
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		for _, way := range []breakertest.Way{breakertest.ByRun, breakertest.ByDo, breakertest.ByPermit} {
+			w.Way = way
+			r := w.Circuit(ignoring)
+			w.Start = w.Now()
+			r.Fails(4)
+			r.FailsWith(breakertest.ErrClient)
+			r.Is(breaker.Closed)
+			r.Fails(1)
+			r.Is(breaker.Open)
 
-			w.at(30 * time.Second)
+			w.At(30 * time.Second)
 			for range 5 { // more than there are slots
-				r.failWith(errClient)
-				r.state(breaker.HalfOpen)
-				require.Zero(w, r.c.Snapshot().Probes)
+				r.FailsWith(breakertest.ErrClient)
+				r.Is(breaker.HalfOpen)
+				require.Zero(w, r.C.Snapshot().Probes)
 			}
-			r.ok(1)
-			r.failWith(errClient) // no verdict: the success before stays
-			r.ok(1)
-			r.state(breaker.Closed)
-			require.EqualValues(w, 7, r.c.Snapshot().Totals.Ignored)
+			r.Succeeds(1)
+			r.FailsWith(breakertest.ErrClient) // no verdict: the success before stays
+			r.Succeeds(1)
+			r.Is(breaker.Closed)
+			require.EqualValues(w, 7, r.C.Snapshot().Totals.Ignored)
 		}
 	})
 }

@@ -20,34 +20,35 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 )
 
 // BC-47.
 func TestJumpingClockNeitherFreezesNorUnlocks(t *testing.T) {
 	t.Run("forward", func(t *testing.T) {
-		injected(t, byDo, func(w *world) {
-			r := w.r0()
-			r.trip()
-			w.clk.Set(w.start.Add(2*time.Second + time.Hour))
-			r.ok(1) // a clock without a monotonic reading says so: that hour has passed
-			r.state(breaker.Closed)
+		breakertest.Injected(t, breakertest.ByDo, func(w *breakertest.World) {
+			r := w.R0()
+			r.Trip()
+			w.Clk.Set(w.Start.Add(2*time.Second + time.Hour))
+			r.Succeeds(1) // a clock without a monotonic reading says so: that hour has passed
+			r.Is(breaker.Closed)
 		})
 	})
 	t.Run("forward and back again", func(t *testing.T) {
-		injected(t, byDo, func(w *world) {
-			r := w.r0(breaker.WithTrip(breaker.FailureRate(0.5, 4, breaker.Last(10*time.Second))))
-			r.ok(2)
-			w.clk.Set(w.start.Add(time.Hour))
-			r.fail(2)
-			w.clk.Set(w.start.Add(time.Second))
-			r.fail(1)
-			r.state(breaker.Closed) // three failures are in the window, the successes are not: too few calls
-			w.clk.Set(w.start.Add(2 * time.Second))
-			r.fail(1)
-			r.state(breaker.Open)
-			require.LessOrEqual(w, r.rejected().RetryAfter(), 10*time.Second)
-			w.clk.Set(w.clk.Now().Add(10 * time.Second))
-			r.ok(1)
+		breakertest.Injected(t, breakertest.ByDo, func(w *breakertest.World) {
+			r := w.R0(breaker.WithTrip(breaker.FailureRate(0.5, 4, breaker.Last(10*time.Second))))
+			r.Succeeds(2)
+			w.Clk.Set(w.Start.Add(time.Hour))
+			r.Fails(2)
+			w.Clk.Set(w.Start.Add(time.Second))
+			r.Fails(1)
+			r.Is(breaker.Closed) // three failures are in the window, the successes are not: too few calls
+			w.Clk.Set(w.Start.Add(2 * time.Second))
+			r.Fails(1)
+			r.Is(breaker.Open)
+			require.LessOrEqual(w, r.Rejected().RetryAfter(), 10*time.Second)
+			w.Clk.Set(w.Clk.Now().Add(10 * time.Second))
+			r.Succeeds(1)
 		})
 	})
 	t.Run("windows survive a step back", func(t *testing.T) {
@@ -57,74 +58,74 @@ func TestJumpingClockNeitherFreezesNorUnlocks(t *testing.T) {
 			"rate":           breaker.WithTrip(breaker.FailureRate(0.5, 3, breaker.Last(10*time.Second))),
 		} {
 			t.Run(name, func(t *testing.T) {
-				injected(t, byDo, func(w *world) {
-					r := w.r0(policy)
-					r.fail(2)
-					w.clk.Set(w.start.Add(-time.Hour))
-					require.EqualValues(w, 2, r.c.Snapshot().Counts.Failures)
-					r.fail(1)
-					r.state(breaker.Open)
+				breakertest.Injected(t, breakertest.ByDo, func(w *breakertest.World) {
+					r := w.R0(policy)
+					r.Fails(2)
+					w.Clk.Set(w.Start.Add(-time.Hour))
+					require.EqualValues(w, 2, r.C.Snapshot().Counts.Failures)
+					r.Fails(1)
+					r.Is(breaker.Open)
 				})
 			})
 		}
 	})
 	t.Run("back while a probe is out", func(t *testing.T) {
-		injected(t, byDo, func(w *world) {
-			r := w.r0()
-			r.trip()
-			w.clk.Set(w.start.Add(10 * time.Second))
-			r.gate()
-			r.rejected()
-			w.clk.Set(w.start.Add(-time.Hour))
-			e := r.rejected()
+		breakertest.Injected(t, breakertest.ByDo, func(w *breakertest.World) {
+			r := w.R0()
+			r.Trip()
+			w.Clk.Set(w.Start.Add(10 * time.Second))
+			r.Gate()
+			r.Rejected()
+			w.Clk.Set(w.Start.Add(-time.Hour))
+			e := r.Rejected()
 			require.ErrorIs(w, e, breaker.ErrTooManyProbes)
 			require.LessOrEqual(w, e.RetryAfter(), 10*time.Second)
-			w.clk.Set(w.clk.Now().Add(10 * time.Second))
-			r.ok(1)
-			r.state(breaker.Closed)
+			w.Clk.Set(w.Clk.Now().Add(10 * time.Second))
+			r.Succeeds(1)
+			r.Is(breaker.Closed)
 		})
 	})
 }
 
 // BC-48.
 func TestOneClockUsedEverywhere(t *testing.T) {
-	injected(t, byDo, func(w *world) {
-		require.Greater(w, time.Until(w.start).Abs(), 24*time.Hour, "the machine's clock must be elsewhere for this test")
+	breakertest.Injected(t, breakertest.ByDo, func(w *breakertest.World) {
+		require.Greater(w, time.Until(w.Start).Abs(), 24*time.Hour, "the machine's clock must be elsewhere for this test")
 		var calls []breaker.CallEvent
-		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}),
+		r := w.R0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}),
 			breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(10*time.Second))))
-		r.c.Trip(errBoom)
-		require.True(w, r.events.list()[0].At.Equal(w.start))
-		require.True(w, r.events.list()[0].Until.Equal(w.start.Add(10*time.Second)))
-		require.Equal(w, 10*time.Second, r.rejected().RetryAfter())
-		w.at(10*time.Second - 1)
-		r.rejected()
-		w.at(10 * time.Second)
-		r.ok(1)
-		r.state(breaker.Closed)
+		r.C.Trip(breakertest.ErrBoom)
+		require.True(w, r.Events.List()[0].At.Equal(w.Start))
+		require.True(w, r.Events.List()[0].Until.Equal(w.Start.Add(10*time.Second)))
+		require.Equal(w, 10*time.Second, r.Rejected().RetryAfter())
+		w.At(10*time.Second - 1)
+		r.Rejected()
+		w.At(10 * time.Second)
+		r.Succeeds(1)
+		r.Is(breaker.Closed)
 
-		g := r.gate()
-		w.at(12 * time.Second)
-		g.finish(errBoom)
+		g := r.Gate()
+		w.At(12 * time.Second)
+		g.Finish(breakertest.ErrBoom)
 		require.Equal(w, 2*time.Second, calls[len(calls)-1].Duration)
-		s := r.c.Snapshot()
-		require.True(w, s.LastFailureAt.Equal(w.now()))
-		require.True(w, s.Since.Equal(w.start.Add(10*time.Second)))
+		s := r.C.Snapshot()
+		require.True(w, s.LastFailureAt.Equal(w.Now()))
+		require.True(w, s.Since.Equal(w.Start.Add(10*time.Second)))
 		require.EqualValues(w, 1, s.Counts.Failures)
-		w.at(22*time.Second - 1)
-		require.EqualValues(w, 1, r.c.Snapshot().Counts.Failures)
-		w.at(22 * time.Second)
-		require.Zero(w, r.c.Snapshot().Counts.Failures, "it has left the window, by the clock given")
+		w.At(22*time.Second - 1)
+		require.EqualValues(w, 1, r.C.Snapshot().Counts.Failures)
+		w.At(22 * time.Second)
+		require.Zero(w, r.C.Snapshot().Counts.Failures, "it has left the window, by the clock given")
 	})
 	t.Run("the attempt's own timeout", func(t *testing.T) {
-		injected(t, byDo, func(w *world) {
-			r := w.r0(breaker.WithTimeout(time.Second))
+		breakertest.Injected(t, breakertest.ByDo, func(w *breakertest.World) {
+			r := w.R0(breaker.WithTimeout(time.Second))
 			entered := make(chan struct{})
 			result := make(chan error)
 			go func() {
-				_, err := r.b.Do(context.Background(), func(ctx context.Context) (int, error) {
+				_, err := r.B.Do(context.Background(), func(ctx context.Context) (int, error) {
 					deadline, ok := ctx.Deadline()
-					if !ok || !deadline.Equal(w.start.Add(time.Second)) {
+					if !ok || !deadline.Equal(w.Start.Add(time.Second)) {
 						return 0, fmt.Errorf("the deadline is %v", deadline)
 					}
 					close(entered)
@@ -134,30 +135,30 @@ func TestOneClockUsedEverywhere(t *testing.T) {
 				result <- err
 			}()
 			<-entered
-			w.clk.Add(time.Second - 1)
+			w.Clk.Add(time.Second - 1)
 			select {
 			case err := <-result:
 				require.NoError(w, err, "too early")
 			default:
 			}
-			w.clk.Add(1)
+			w.Clk.Add(1)
 			require.ErrorIs(w, <-result, context.DeadlineExceeded)
-			require.EqualValues(w, 1, r.c.Snapshot().ConsecutiveFailures)
+			require.EqualValues(w, 1, r.C.Snapshot().ConsecutiveFailures)
 		})
 	})
 	t.Run("the context that a function gets", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0(breaker.WithTimeout(time.Minute))
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithTimeout(time.Minute))
 			type key struct{}
 			parent, cancel := context.WithCancelCause(context.WithValue(context.Background(), key{}, "value"))
 			var kept, child context.Context
-			_, err := r.b.Do(parent, func(ctx context.Context) (int, error) {
+			_, err := r.B.Do(parent, func(ctx context.Context) (int, error) {
 				kept = ctx
 				require.Equal(w, "value", ctx.Value(key{}))
 				require.NoError(w, ctx.Err())
 				deadline, ok := ctx.Deadline()
 				require.True(w, ok)
-				require.True(w, deadline.Equal(w.now().Add(time.Minute)))
+				require.True(w, deadline.Equal(w.Now().Add(time.Minute)))
 				var stop context.CancelFunc
 				child, stop = context.WithCancel(ctx)
 				w.Cleanup(stop)
@@ -169,14 +170,14 @@ func TestOneClockUsedEverywhere(t *testing.T) {
 			require.ErrorIs(w, kept.Err(), context.Canceled)
 			require.ErrorIs(w, child.Err(), context.Canceled)
 
-			_, err = r.b.Do(parent, func(ctx context.Context) (int, error) {
-				cancel(errClient)
+			_, err = r.B.Do(parent, func(ctx context.Context) (int, error) {
+				cancel(breakertest.ErrClient)
 				<-ctx.Done()
-				require.ErrorIs(w, context.Cause(ctx), errClient)
+				require.ErrorIs(w, context.Cause(ctx), breakertest.ErrClient)
 				return 0, ctx.Err()
 			})
 			require.ErrorIs(w, err, context.Canceled)
-			require.EqualValues(w, 1, r.c.Snapshot().Totals.Ignored)
+			require.EqualValues(w, 1, r.C.Snapshot().Totals.Ignored)
 		})
 	})
 	t.Run("the source", func(t *testing.T) {
@@ -218,39 +219,39 @@ func TestTimeZeroIsATime(t *testing.T) {
 			"rate":           breaker.WithTrip(breaker.FailureRate(0.5, 3, breaker.Last(10*time.Second))),
 		} {
 			t.Run(name+" "+policy, func(t *testing.T) {
-				injected(t, byDo, func(w *world) {
-					w.clk.Set(start)
-					w.start = start
-					r := w.r0(opt)
-					require.Zero(w, r.c.Snapshot().Counts)
-					r.fail(1)
+				breakertest.Injected(t, breakertest.ByDo, func(w *breakertest.World) {
+					w.Clk.Set(start)
+					w.Start = start
+					r := w.R0(opt)
+					require.Zero(w, r.C.Snapshot().Counts)
+					r.Fails(1)
 					for i := range 10 {
-						w.at(time.Duration(i) * time.Second)
-						require.EqualValues(w, 1, r.c.Snapshot().Counts.Failures)
+						w.At(time.Duration(i) * time.Second)
+						require.EqualValues(w, 1, r.C.Snapshot().Counts.Failures)
 					}
-					w.at(0 + 9*time.Second)
-					r.fail(2)
-					r.state(breaker.Open)
-					require.Equal(w, 10*time.Second, r.rejected().RetryAfter())
-					w.at(19*time.Second - 1)
-					require.EqualValues(w, 1, r.rejected().RetryAfter())
-					w.at(19 * time.Second)
-					r.ok(1)
-					r.state(breaker.Closed)
+					w.At(0 + 9*time.Second)
+					r.Fails(2)
+					r.Is(breaker.Open)
+					require.Equal(w, 10*time.Second, r.Rejected().RetryAfter())
+					w.At(19*time.Second - 1)
+					require.EqualValues(w, 1, r.Rejected().RetryAfter())
+					w.At(19 * time.Second)
+					r.Succeeds(1)
+					r.Is(breaker.Closed)
 				})
 			})
 		}
 	}
 	t.Run("due at the zero time", func(t *testing.T) {
-		injected(t, byDo, func(w *world) {
-			w.start = time.Time{}.Add(-10 * time.Second)
-			w.clk.Set(w.start)
-			r := w.r0()
-			r.trip()
-			require.Equal(w, 10*time.Second, r.rejected().RetryAfter())
-			w.at(10 * time.Second)
-			r.state(breaker.HalfOpen)
-			r.ok(1)
+		breakertest.Injected(t, breakertest.ByDo, func(w *breakertest.World) {
+			w.Start = time.Time{}.Add(-10 * time.Second)
+			w.Clk.Set(w.Start)
+			r := w.R0()
+			r.Trip()
+			require.Equal(w, 10*time.Second, r.Rejected().RetryAfter())
+			w.At(10 * time.Second)
+			r.Is(breaker.HalfOpen)
+			r.Succeeds(1)
 		})
 	})
 }
@@ -481,7 +482,7 @@ func TestClockCallsTheCircuit(t *testing.T) {
 		}
 	}
 	clk.do.Store(&calls)
-	guard(t, patience, func() {
+	breakertest.Guard(t, breakertest.Patience, func() {
 		for range 3 {
 			_ = c.Run(context.Background(), mdlOK)
 			_ = c.Run(context.Background(), mdlFail)

@@ -23,6 +23,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 )
 
 var errCfgDown = errors.New("down")
@@ -344,7 +345,7 @@ func TestNonsenseIsNamed(t *testing.T) {
 	require.Equal(t, []string{`breaker: name: must not be empty, got ""`}, cfgLines(err))
 	_, err = breaker.Over[int](nil)
 	require.Equal(t, []string{"breaker: Circuit: must not be nil"}, cfgLines(err))
-	require.Contains(t, fmt.Sprint(panicOf(func() { cfgCircuit(t).SetMode(9) })), "SetMode")
+	require.Contains(t, fmt.Sprint(breakertest.PanicOf(func() { cfgCircuit(t).SetMode(9) })), "SetMode")
 }
 
 // One of each, all in one call: one error names them all, and nothing else.
@@ -1317,18 +1318,18 @@ func FuzzOptions(f *testing.F) {
 // BC-53.
 func TestDurationIsReadOncePerDecision(t *testing.T) {
 	t.Run("a lease keeps its length", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			r.trip()
-			w.at(10 * time.Second)
-			r.gate()
-			require.NoError(w, r.c.Configure(breaker.WithProbeLease(time.Second)))
-			w.at(20*time.Second - 1)
-			r.rejected()
-			w.at(20 * time.Second)
-			r.gate()
-			w.at(21 * time.Second)
-			r.ok(1)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
+			r.Trip()
+			w.At(10 * time.Second)
+			r.Gate()
+			require.NoError(w, r.C.Configure(breaker.WithProbeLease(time.Second)))
+			w.At(20*time.Second - 1)
+			r.Rejected()
+			w.At(20 * time.Second)
+			r.Gate()
+			w.At(21 * time.Second)
+			r.Succeeds(1)
 		})
 	})
 	t.Run("changed while a decision is on its way", func(t *testing.T) {
@@ -1343,7 +1344,7 @@ func TestDurationIsReadOncePerDecision(t *testing.T) {
 		for from, before := range all {
 			for to, after := range all {
 				t.Run(from+" to "+to, func(t *testing.T) {
-					guard(t, patience, func() {
+					breakertest.Guard(t, breakertest.Patience, func() {
 						clk := &askingClock{}
 						c := breaker.Must(breaker.NewCircuit("test", breaker.WithClock(clk), before))
 						reload := []breaker.Option{after, before}
@@ -1355,7 +1356,7 @@ func TestDurationIsReadOncePerDecision(t *testing.T) {
 						for i := range 20 {
 							err := error(nil)
 							if i%3 == 0 {
-								err = errBoom
+								err = breakertest.ErrBoom
 							}
 							_ = c.Run(context.Background(), func(context.Context) error { return err })
 							_, _, _ = c.Snapshot(), c.State(), c.Ready()
@@ -1372,11 +1373,11 @@ func TestDurationIsReadOncePerDecision(t *testing.T) {
 		}
 	})
 	t.Run("under traffic", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0()
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0()
 			views := []*breaker.Breaker[int]{
-				breaker.Must(breaker.Over[int](r.c)),
-				breaker.Must(breaker.Over[int](r.c, breaker.WithTimeout(time.Hour))),
+				breaker.Must(breaker.Over[int](r.C)),
+				breaker.Must(breaker.Over[int](r.C, breaker.WithTimeout(time.Hour))),
 			}
 			stop := make(chan struct{})
 			var background sync.WaitGroup
@@ -1387,7 +1388,7 @@ func TestDurationIsReadOncePerDecision(t *testing.T) {
 						return
 					default:
 					}
-					_ = r.c.Configure(breaker.WithOpenTimeout(time.Duration(1+i%2)*time.Second), breaker.WithFailureThreshold(3+i%2))
+					_ = r.C.Configure(breaker.WithOpenTimeout(time.Duration(1+i%2)*time.Second), breaker.WithFailureThreshold(3+i%2))
 					runtime.Gosched()
 				}
 			})
@@ -1401,37 +1402,37 @@ func TestDurationIsReadOncePerDecision(t *testing.T) {
 			calls.Wait()
 			close(stop)
 			background.Wait()
-			r.state(breaker.Closed)
-			require.Zero(w, r.c.Snapshot().Totals.Failures)
-			require.EqualValues(w, 1000, r.c.Snapshot().Totals.Calls)
-			r.idle()
+			r.Is(breaker.Closed)
+			require.Zero(w, r.C.Snapshot().Totals.Failures)
+			require.EqualValues(w, 1000, r.C.Snapshot().Totals.Calls)
+			r.Idle()
 		})
 	})
 }
 
 // BC-62.
 func TestNilAndZeroFailPolitely(t *testing.T) {
-	bothClocks(t, func(w *world) {
-		states := map[string]func(*rig){
-			"closed":    func(*rig) {},
-			"open":      func(r *rig) { r.trip() },
-			"half-open": func(r *rig) { r.trip(); r.add(10 * time.Second); r.ok(1) },
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		states := map[string]func(*breakertest.Rig){
+			"closed":    func(*breakertest.Rig) {},
+			"open":      func(r *breakertest.Rig) { r.Trip() },
+			"half-open": func(r *breakertest.Rig) { r.Trip(); r.Add(10 * time.Second); r.Succeeds(1) },
 		}
 		for name, to := range states {
 			for _, m := range []breaker.Mode{breaker.Auto, breaker.ForcedOpen, breaker.ForcedClosed, breaker.Shadow} {
-				r := w.r0(breaker.WithSuccessThreshold(2))
+				r := w.R0(breaker.WithSuccessThreshold(2))
 				to(r)
-				r.c.SetMode(m)
-				before := r.c.Snapshot()
-				_, err := r.b.Do(w.Context(), nil)
+				r.C.SetMode(m)
+				before := r.C.Snapshot()
+				_, err := r.B.Do(w.Context(), nil)
 				require.ErrorIs(w, err, breaker.ErrNilFunc, "%s %v", name, m)
-				require.ErrorIs(w, r.b.Try(w.Context(), nil).Err, breaker.ErrNilFunc)
-				require.ErrorIs(w, r.c.Run(w.Context(), nil), breaker.ErrNilFunc)
-				_, err = r.b.Wrap(nil)(w.Context())
+				require.ErrorIs(w, r.B.Try(w.Context(), nil).Err, breaker.ErrNilFunc)
+				require.ErrorIs(w, r.C.Run(w.Context(), nil), breaker.ErrNilFunc)
+				_, err = r.B.Wrap(nil)(w.Context())
 				require.ErrorIs(w, err, breaker.ErrNilFunc)
-				_, err = r.b.DoOr(w.Context(), nil, nil)
+				_, err = r.B.DoOr(w.Context(), nil, nil)
 				require.ErrorIs(w, err, breaker.ErrNilFunc)
-				require.Equal(w, before, r.c.Snapshot(), "%s %v: something was counted or taken", name, m)
+				require.Equal(w, before, r.C.Snapshot(), "%s %v: something was counted or taken", name, m)
 			}
 		}
 	})
@@ -1447,7 +1448,7 @@ func TestNilAndZeroFailPolitely(t *testing.T) {
 				"Reset": c.Reset, "OfferProbe": c.OfferProbe, "SetMode": func() { c.SetMode(breaker.Auto) },
 				"Configure": func() { _ = c.Configure() }, "Close": func() { _ = c.Close() },
 			} {
-				require.Contains(t, fmt.Sprint(panicOf(use)), "Circuit", name)
+				require.Contains(t, fmt.Sprint(breakertest.PanicOf(use)), "Circuit", name)
 			}
 		}
 		for _, b := range []*breaker.Breaker[int]{nil, {}} {
@@ -1457,16 +1458,16 @@ func TestNilAndZeroFailPolitely(t *testing.T) {
 				"Name": func() { b.Name() }, "State": func() { b.State() }, "Ready": func() { b.Ready() },
 				"Snapshot": func() { b.Snapshot() }, "Close": func() { _ = b.Close() },
 			} {
-				require.Contains(t, fmt.Sprint(panicOf(use)), "Breaker", name)
+				require.Contains(t, fmt.Sprint(breakertest.PanicOf(use)), "Breaker", name)
 			}
 		}
 	})
 	t.Run("nil hooks and a nil alternative", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0(breaker.WithHooks(breaker.Hooks{}))
-			r.trip()
-			r.rejected()
-			_, err := r.b.DoOr(w.Context(), func(context.Context) (int, error) { return 1, nil }, nil)
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithHooks(breaker.Hooks{}))
+			r.Trip()
+			r.Rejected()
+			_, err := r.B.DoOr(w.Context(), func(context.Context) (int, error) { return 1, nil }, nil)
 			require.ErrorIs(w, err, breaker.ErrOpen)
 		})
 	})
@@ -1474,59 +1475,59 @@ func TestNilAndZeroFailPolitely(t *testing.T) {
 
 // BC-145.
 func TestExtremesThatAreAllowedWork(t *testing.T) {
-	everywhere(t, func(w *world) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
 		const century = 100 * 365 * 24 * time.Hour
-		r := w.r0(breaker.WithOpenTimeout(century), breaker.WithProbeLease(century), breaker.WithRamp(century), breaker.WithOpenHint(century), breaker.WithFailureThreshold(1))
-		r.trip()
-		require.Equal(w, century, r.rejected().RetryAfter())
-		r.c.OfferProbe()
-		r.gate()
-		require.Equal(w, century, r.rejected().RetryAfter())
+		r := w.R0(breaker.WithOpenTimeout(century), breaker.WithProbeLease(century), breaker.WithRamp(century), breaker.WithOpenHint(century), breaker.WithFailureThreshold(1))
+		r.Trip()
+		require.Equal(w, century, r.Rejected().RetryAfter())
+		r.C.OfferProbe()
+		r.Gate()
+		require.Equal(w, century, r.Rejected().RetryAfter())
 	})
 }
 
 // BC-147.
 func TestRebuildingDoesNotForget(t *testing.T) {
 	t.Run("half-open, with its progress and its probe", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(2))
-			r.trip()
-			w.at(10 * time.Second)
-			r.ok(1)
-			probe := r.gate()
-			require.NoError(w, r.c.Configure(breaker.WithHalfOpenProbes(1)))
-			require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
-			probe.finish(nil)
-			r.ok(1)
-			r.state(breaker.Closed)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(2))
+			r.Trip()
+			w.At(10 * time.Second)
+			r.Succeeds(1)
+			probe := r.Gate()
+			require.NoError(w, r.C.Configure(breaker.WithHalfOpenProbes(1)))
+			require.ErrorIs(w, r.Rejected(), breaker.ErrTooManyProbes)
+			probe.Finish(nil)
+			r.Succeeds(1)
+			r.Is(breaker.Closed)
 		})
 	})
 	t.Run("views share the circuit", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0()
-			texts := breaker.Must(breaker.Over[string](r.c))
-			again := breaker.Must(breaker.Over[int](r.c, breaker.WithTimeout(time.Hour)))
-			_, _ = texts.Do(w.Context(), func(context.Context) (string, error) { return "", errBoom })
-			_, _ = again.Do(w.Context(), func(context.Context) (int, error) { return 0, errBoom })
-			r.fail(1)
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0()
+			texts := breaker.Must(breaker.Over[string](r.C))
+			again := breaker.Must(breaker.Over[int](r.C, breaker.WithTimeout(time.Hour)))
+			_, _ = texts.Do(w.Context(), func(context.Context) (string, error) { return "", breakertest.ErrBoom })
+			_, _ = again.Do(w.Context(), func(context.Context) (int, error) { return 0, breakertest.ErrBoom })
+			r.Fails(1)
 			_, err := texts.Do(w.Context(), func(context.Context) (string, error) { return "", nil })
 			require.ErrorIs(w, err, breaker.ErrOpen)
-			require.Same(w, r.c, texts.Circuit())
+			require.Same(w, r.C, texts.Circuit())
 			require.NoError(w, texts.Close())
 			require.Equal(w, "test", again.Name())
 		})
 	})
 	t.Run("applying what is in force changes nothing", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
 			for name, policy := range policies() {
-				r := w.r0(policy, breaker.WithOpenBackoff(2, time.Hour, 0), breaker.WithMaxInFlight(50))
-				r.fail(9)
-				config := r.c.Config()
-				require.NoError(w, r.c.Configure(config.Options()...))
-				require.Equal(w, config, r.c.Config())
-				r.state(breaker.Closed)
-				r.fail(1)
-				require.Equal(w, breaker.Open, r.c.State(), name)
+				r := w.R0(policy, breaker.WithOpenBackoff(2, time.Hour, 0), breaker.WithMaxInFlight(50))
+				r.Fails(9)
+				config := r.C.Config()
+				require.NoError(w, r.C.Configure(config.Options()...))
+				require.Equal(w, config, r.C.Config())
+				r.Is(breaker.Closed)
+				r.Fails(1)
+				require.Equal(w, breaker.Open, r.C.State(), name)
 			}
 		})
 	})
@@ -1534,25 +1535,25 @@ func TestRebuildingDoesNotForget(t *testing.T) {
 
 // K33.
 func TestCircuitsAreIsolated(t *testing.T) {
-	everywhere(t, func(w *world) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
 		shared := []breaker.Option{breaker.WithFailureWindow(60 * time.Second), breaker.WithOpenTimeout(15 * time.Second)}
-		a, b := w.circuit(shared...), w.circuit(shared...)
-		a.trip()
-		b.state(breaker.Closed)
-		b.ok(10)
-		b.fail(4)
-		b.state(breaker.Closed)
-		require.EqualValues(w, 5, a.c.Snapshot().Totals.Failures)
-		require.EqualValues(w, 4, b.c.Snapshot().Totals.Failures)
-		require.NoError(w, a.c.Configure(breaker.WithFailureThreshold(1)))
-		require.Equal(w, 5, b.c.Config().FailureThreshold)
+		a, b := w.Circuit(shared...), w.Circuit(shared...)
+		a.Trip()
+		b.Is(breaker.Closed)
+		b.Succeeds(10)
+		b.Fails(4)
+		b.Is(breaker.Closed)
+		require.EqualValues(w, 5, a.C.Snapshot().Totals.Failures)
+		require.EqualValues(w, 4, b.C.Snapshot().Totals.Failures)
+		require.NoError(w, a.C.Configure(breaker.WithFailureThreshold(1)))
+		require.Equal(w, 5, b.C.Config().FailureThreshold)
 	})
 }
 
 // Changing the configuration raced with calls.
 func TestConfigureWhileCalling(t *testing.T) {
-	bothClocks(t, func(w *world) {
-		r := w.r0(breaker.WithOpenTimeout(time.Microsecond))
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		r := w.R0(breaker.WithOpenTimeout(time.Microsecond))
 		settings := [][]breaker.Option{
 			{breaker.WithFailureThreshold(2)},
 			{breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.LastCalls(10)))},
@@ -1573,10 +1574,10 @@ func TestConfigureWhileCalling(t *testing.T) {
 				for i := range 2000 {
 					err := error(nil)
 					if (g+i)%3 == 0 {
-						err = errBoom
+						err = breakertest.ErrBoom
 					}
 					var got error
-					v := panicOf(func() { got = r.c.Run(context.Background(), func(context.Context) error { return err }) })
+					v := breakertest.PanicOf(func() { got = r.C.Run(context.Background(), func(context.Context) error { return err }) })
 					if !assert.Nil(w, v, "a call panicked by itself") {
 						return
 					}
@@ -1591,19 +1592,19 @@ func TestConfigureWhileCalling(t *testing.T) {
 		for g := range 2 {
 			all.Go(func() {
 				for i := range 300 {
-					assert.NoError(w, r.c.Configure(settings[(g+i)%len(settings)]...))
-					_ = r.c.Config()
-					s := r.c.Snapshot()
+					assert.NoError(w, r.C.Configure(settings[(g+i)%len(settings)]...))
+					_ = r.C.Config()
+					s := r.C.Snapshot()
 					assert.LessOrEqual(w, s.Counts.Failures, s.Totals.Failures)
-					_, _ = r.c.State(), r.c.Ready()
+					_, _ = r.C.State(), r.C.Ready()
 					runtime.Gosched()
 				}
 			})
 		}
 		all.Wait()
-		totals := r.c.Snapshot().Totals
+		totals := r.C.Snapshot().Totals
 		require.Equal(w, finished.Load(), totals.Calls)
 		require.Equal(w, rejected.Load(), totals.Rejected)
-		r.idle()
+		r.Idle()
 	})
 }

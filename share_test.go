@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 	"github.com/breakerkit/breaker/store"
 )
 
@@ -23,45 +24,47 @@ import (
 func memoryOf(c breaker.Clock) breaker.Store { return store.NewMemory(store.WithClock(c)) }
 
 // withWays runs f with other ways to make calls.
-func withWays(change func(way) way, f func()) {
-	run, do, policy, permit, every := byRun, byDo, byPolicy, byPermit, everyWay
-	defer func() { byRun, byDo, byPolicy, byPermit, everyWay = run, do, policy, permit, every }()
-	byRun, byDo, byPolicy, byPermit = change(run), change(do), change(policy), change(permit)
-	everyWay = []way{byRun, byDo, byPolicy, byPermit}
+func withWays(change func(breakertest.Way) breakertest.Way, f func()) {
+	run, do, policy, permit, every := breakertest.ByRun, breakertest.ByDo, breakertest.ByPolicy, breakertest.ByPermit, breakertest.EveryWay
+	defer func() {
+		breakertest.ByRun, breakertest.ByDo, breakertest.ByPolicy, breakertest.ByPermit, breakertest.EveryWay = run, do, policy, permit, every
+	}()
+	breakertest.ByRun, breakertest.ByDo, breakertest.ByPolicy, breakertest.ByPermit = change(run), change(do), change(policy), change(permit)
+	breakertest.EveryWay = []breakertest.Way{breakertest.ByRun, breakertest.ByDo, breakertest.ByPolicy, breakertest.ByPermit}
 	f()
 }
 
 // stored is a way on circuits with a Store.
-func stored(make func(breaker.Clock) breaker.Store, opts ...breaker.StoreOption) func(way) way {
-	return func(w way) way {
-		w.opts = append(slices.Clip(w.opts), breaker.OnStoreOf(make, opts...))
+func stored(make func(breaker.Clock) breaker.Store, opts ...breaker.StoreOption) func(breakertest.Way) breakertest.Way {
+	return func(w breakertest.Way) breakertest.Way {
+		w.Options = append(slices.Clip(w.Options), breaker.OnStoreOf(make, opts...))
 		return w
 	}
 }
 
 // spread is a way whose calls go to n circuits of the name in turn. The rig's own is one of them.
-func spread(n int, to func(way) way) func(way) way {
-	return func(w way) way {
+func spread(n int, to func(breakertest.Way) breakertest.Way) func(breakertest.Way) breakertest.Way {
+	return func(w breakertest.Way) breakertest.Way {
 		w = to(w)
 		var mu sync.Mutex
-		rigs := make(map[*rig][]*rig)
-		turns := make(map[*rig]int)
-		pick := func(r *rig) *rig {
+		rigs := make(map[*breakertest.Rig][]*breakertest.Rig)
+		turns := make(map[*breakertest.Rig]int)
+		pick := func(r *breakertest.Rig) *breakertest.Rig {
 			mu.Lock()
 			defer mu.Unlock()
 			all := rigs[r]
 			if all == nil {
-				all = []*rig{r}
+				all = []*breakertest.Rig{r}
 				for range n - 1 {
-					all = append(all, r.sibling(w))
+					all = append(all, sibling(r, w))
 				}
 				rigs[r] = all
 			}
 			turns[r]++
 			return all[turns[r]%n]
 		}
-		call := w.call
-		w.call = func(r *rig, ctx context.Context, fn func(context.Context) (int, error)) (int, error) {
+		call := w.Call
+		w.Call = func(r *breakertest.Rig, ctx context.Context, fn func(context.Context) (int, error)) (int, error) {
 			return call(pick(r), ctx, fn)
 		}
 		return w
@@ -69,20 +72,18 @@ func spread(n int, to func(way) way) func(way) way {
 }
 
 // sibling makes another circuit like the rig's.
-func (r *rig) sibling(w way) *rig {
-	s := &rig{world: r.world, events: newRecorder()}
-	c, err := breaker.Sibling(r.c, s.events.hooks())
+func sibling(r *breakertest.Rig, w breakertest.Way) *breakertest.Rig {
+	s := &breakertest.Rig{World: r.World, Events: breakertest.NewRecorder()}
+	c, err := breaker.Sibling(r.C, s.Events.Hooks())
 	require.NoError(r, err)
-	s.c = c
+	s.C = c
 	var opts []breaker.Option
-	if strings.Contains(w.name, "option") {
-		opts = byPolicy.opts[:1]
+	if strings.Contains(w.Name, "option") {
+		opts = breakertest.ByPolicy.Options[:1]
 	}
-	s.b, err = breaker.Over[int](c, opts...)
+	s.B, err = breaker.Over[int](c, opts...)
 	require.NoError(r, err)
-	r.mu.Lock()
-	r.atEnd = append(r.atEnd, func() { _ = c.Close() })
-	r.mu.Unlock()
+	r.AtEnd(func() { _ = c.Close() })
 	return s
 }
 

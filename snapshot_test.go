@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 )
 
 // cfgR0 trips on 3 failures for 10s; one probe closes it.
@@ -748,39 +749,39 @@ func TestEverySnapshotMarshals(t *testing.T) {
 
 // BC-11, BC-31.
 func TestLookingChangesNothing(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
-		r.trip()
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.R0()
+		r.Trip()
 		look := func() {
 			var all sync.WaitGroup
 			for range 8 {
 				all.Go(func() {
 					for range 1000 {
-						_, _, _, _ = r.c.State(), r.c.Ready(), r.c.Snapshot(), r.c.Config()
-						_, _, _ = r.b.State(), r.b.Ready(), r.b.Snapshot()
+						_, _, _, _ = r.C.State(), r.C.Ready(), r.C.Snapshot(), r.C.Config()
+						_, _, _ = r.B.State(), r.B.Ready(), r.B.Snapshot()
 					}
 				})
 			}
 			all.Wait()
 		}
 		look()
-		r.rejected()
-		w.at(10 * time.Second)
-		before := r.c.Snapshot()
+		r.Rejected()
+		w.At(10 * time.Second)
+		before := r.C.Snapshot()
 		look()
-		require.Equal(w, before, r.c.Snapshot())
-		require.Len(w, r.steps(), 1)
-		probe := r.gate()
-		require.Equal(w, "open>half-open at 10s: timeout expired", r.steps()[1])
+		require.Equal(w, before, r.C.Snapshot())
+		require.Len(w, r.Steps(), 1)
+		probe := r.Gate()
+		require.Equal(w, "open>half-open at 10s: timeout expired", r.Steps()[1])
 		look()
-		require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
-		probe.finish(nil)
-		r.state(breaker.Closed)
-		r.fail(2)
+		require.ErrorIs(w, r.Rejected(), breaker.ErrTooManyProbes)
+		probe.Finish(nil)
+		r.Is(breaker.Closed)
+		r.Fails(2)
 		look()
-		r.fail(1)
-		r.state(breaker.Open)
-		require.EqualValues(w, 2, r.c.Snapshot().Totals.Rejected, "looking is no call")
+		r.Fails(1)
+		r.Is(breaker.Open)
+		require.EqualValues(w, 2, r.C.Snapshot().Totals.Rejected, "looking is no call")
 	})
 }
 
@@ -802,29 +803,29 @@ func TestNumbersMakeSenseFromFirstToLast(t *testing.T) {
 	}
 	for name, policy := range policies() {
 		t.Run(name, func(t *testing.T) {
-			bothClocks(t, func(w *world) {
-				r := w.r0(policy)
-				sane(w, r.c)
-				require.Zero(w, r.c.Snapshot().Counts.Rate())
-				r.ok(1)
-				r.fail(2)
-				sane(w, r.c)
-				w.add(24 * time.Hour)
-				sane(w, r.c)
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				r := w.R0(policy)
+				sane(w, r.C)
+				require.Zero(w, r.C.Snapshot().Counts.Rate())
+				r.Succeeds(1)
+				r.Fails(2)
+				sane(w, r.C)
+				w.Add(24 * time.Hour)
+				sane(w, r.C)
 				for range 10 {
-					_ = r.call(errBoom)
+					_ = r.Call(breakertest.ErrBoom)
 				}
-				r.state(breaker.Open)
-				sane(w, r.c)
-				w.add(10 * time.Second)
-				sane(w, r.c)
-				r.ok(1)
-				sane(w, r.c)
+				r.Is(breaker.Open)
+				sane(w, r.C)
+				w.Add(10 * time.Second)
+				sane(w, r.C)
+				r.Succeeds(1)
+				sane(w, r.C)
 			})
 		})
 	}
 	t.Run("a million calls", func(t *testing.T) {
-		guard(t, patience, func() {
+		breakertest.Guard(t, breakertest.Patience, func() {
 			c := breaker.Must(breaker.NewCircuit("test", breaker.WithTrip(breaker.FailureRate(1, 1, breaker.LastCalls(10)), breaker.FailureRate(1, 1, breaker.Last(time.Minute)))))
 			n := 1_000_000
 			if testing.Short() {
@@ -851,98 +852,106 @@ func TestNumbersMakeSenseFromFirstToLast(t *testing.T) {
 			"failure in the future":    {State: breaker.Open, LastFailure: "x", LastFailureAt: far},
 		} {
 			t.Run(name, func(t *testing.T) {
-				bothClocks(t, func(w *world) {
-					r := w.r0(breaker.WithSnapshot(s))
-					sane(w, r.c)
-					w.add(10 * time.Second)
-					r.ok(1)
-					r.state(breaker.Closed)
-					r.idle()
-					r.ok(10)
-					r.trip()
+				breakertest.BothClocks(t, func(w *breakertest.World) {
+					r := w.R0(breaker.WithSnapshot(s))
+					sane(w, r.C)
+					w.Add(10 * time.Second)
+					r.Succeeds(1)
+					r.Is(breaker.Closed)
+					r.Idle()
+					r.Succeeds(10)
+					r.Trip()
 				})
 			})
 		}
 	})
 	t.Run("in flight is right whoever looks and whenever", func(t *testing.T) {
-		everywhere(t, func(w *world) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
 			for _, before := range []int{0, 1, 100, 70_000} {
 				if before > 1000 && testing.Short() {
 					continue
 				}
-				r := w.r0()
-				require.Zero(w, r.c.Snapshot().InFlight) // looked at from the start
+				r := w.R0()
+				require.Zero(w, r.C.Snapshot().InFlight) // looked at from the start
 				for range before {
-					_ = r.c.Run(context.Background(), func(context.Context) error { return nil })
+					_ = r.C.Run(context.Background(), func(context.Context) error { return nil })
 				}
-				gates := []*gate{r.gate(), r.gate(), r.gate()}
-				require.EqualValues(w, 3, r.c.Snapshot().InFlight, "after %d calls", before)
-				gates[0].finish(nil)
-				gates[1].finish(errBoom)
-				require.EqualValues(w, 1, r.c.Snapshot().InFlight)
-				r.c.Trip(nil)
-				gates[2].finish(nil)
-				r.idle()
-				require.EqualValues(w, before+3, r.c.Snapshot().Totals.Calls)
+				gates := []*breakertest.Gate{r.Gate(), r.Gate(), r.Gate()}
+				require.EqualValues(w, 3, r.C.Snapshot().InFlight, "after %d calls", before)
+				gates[0].Finish(nil)
+				gates[1].Finish(breakertest.ErrBoom)
+				require.EqualValues(w, 1, r.C.Snapshot().InFlight)
+				r.C.Trip(nil)
+				gates[2].Finish(nil)
+				r.Idle()
+				require.EqualValues(w, before+3, r.C.Snapshot().Totals.Calls)
 			}
 		})
 	})
 	t.Run("in flight returns to nothing when nobody looked before", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			for name, ends := range map[string]func(*rig, []*gate){
-				"good":    func(_ *rig, g []*gate) { g[0].finish(nil); g[1].finish(nil) },
-				"bad":     func(_ *rig, g []*gate) { g[0].finish(errBoom); g[1].finish(errBoom) },
-				"tripped": func(r *rig, g []*gate) { r.c.Trip(nil); g[0].finish(nil); r.c.Reset(); g[1].finish(errBoom) },
-				"limited": func(r *rig, g []*gate) {
-					require.NoError(r, r.c.Configure(breaker.WithMaxInFlight(5)))
-					g[0].finish(nil)
-					r.ok(10)
-					g[1].finish(errBoom)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			for name, ends := range map[string]func(*breakertest.Rig, []*breakertest.Gate){
+				"good": func(_ *breakertest.Rig, g []*breakertest.Gate) { g[0].Finish(nil); g[1].Finish(nil) },
+				"bad": func(_ *breakertest.Rig, g []*breakertest.Gate) {
+					g[0].Finish(breakertest.ErrBoom)
+					g[1].Finish(breakertest.ErrBoom)
 				},
-				"shadow": func(r *rig, g []*gate) {
-					r.c.SetMode(breaker.Shadow)
-					g[0].finish(nil)
-					r.ok(3)
-					r.c.SetMode(breaker.Auto)
-					g[1].finish(nil)
+				"tripped": func(r *breakertest.Rig, g []*breakertest.Gate) {
+					r.C.Trip(nil)
+					g[0].Finish(nil)
+					r.C.Reset()
+					g[1].Finish(breakertest.ErrBoom)
 				},
-				"looked": func(r *rig, g []*gate) {
-					require.GreaterOrEqual(r, r.c.Snapshot().InFlight, int64(0))
-					g[0].finish(nil)
-					require.GreaterOrEqual(r, r.c.Snapshot().InFlight, int64(0))
-					g[1].finish(nil)
+				"limited": func(r *breakertest.Rig, g []*breakertest.Gate) {
+					require.NoError(r, r.C.Configure(breaker.WithMaxInFlight(5)))
+					g[0].Finish(nil)
+					r.Succeeds(10)
+					g[1].Finish(breakertest.ErrBoom)
+				},
+				"shadow": func(r *breakertest.Rig, g []*breakertest.Gate) {
+					r.C.SetMode(breaker.Shadow)
+					g[0].Finish(nil)
+					r.Succeeds(3)
+					r.C.SetMode(breaker.Auto)
+					g[1].Finish(nil)
+				},
+				"looked": func(r *breakertest.Rig, g []*breakertest.Gate) {
+					require.GreaterOrEqual(r, r.C.Snapshot().InFlight, int64(0))
+					g[0].Finish(nil)
+					require.GreaterOrEqual(r, r.C.Snapshot().InFlight, int64(0))
+					g[1].Finish(nil)
 				},
 			} {
-				r := w.r0()
+				r := w.R0()
 				for range 70_000 {
-					_ = r.c.Run(context.Background(), func(context.Context) error { return nil })
+					_ = r.C.Run(context.Background(), func(context.Context) error { return nil })
 				}
-				ends(r, []*gate{r.gate(), r.gate()})
-				s := r.c.Snapshot()
+				ends(r, []*breakertest.Gate{r.Gate(), r.Gate()})
+				s := r.C.Snapshot()
 				require.Zero(w, s.InFlight, name)
 				require.GreaterOrEqual(w, s.Totals.Calls, uint64(70_002), name)
-				g := r.begin()
-				if g.ran {
-					require.EqualValues(w, 1, r.c.Snapshot().InFlight, name)
-					g.finish(nil)
+				g := r.Begin()
+				if g.Ran {
+					require.EqualValues(w, 1, r.C.Snapshot().InFlight, name)
+					g.Finish(nil)
 				}
-				r.idle()
+				r.Idle()
 			}
 		})
 	})
 	t.Run("a limit set at run time counts the calls already in flight", func(t *testing.T) {
-		everywhere(t, func(w *world) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
 			for _, before := range []int{0, 70_000} {
-				r := w.r0()
-				r.c.Snapshot() // looked at from the start
+				r := w.R0()
+				r.C.Snapshot() // looked at from the start
 				for range before {
-					_ = r.c.Run(context.Background(), func(context.Context) error { return nil })
+					_ = r.C.Run(context.Background(), func(context.Context) error { return nil })
 				}
-				gates := []*gate{r.gate(), r.gate()}
-				require.NoError(w, r.c.Configure(breaker.WithMaxInFlight(2)))
-				require.ErrorIs(w, r.call(nil), breaker.ErrTooManyInFlight, "after %d calls", before)
-				gates[0].finish(nil)
-				r.ok(1)
+				gates := []*breakertest.Gate{r.Gate(), r.Gate()}
+				require.NoError(w, r.C.Configure(breaker.WithMaxInFlight(2)))
+				require.ErrorIs(w, r.Call(nil), breaker.ErrTooManyInFlight, "after %d calls", before)
+				gates[0].Finish(nil)
+				r.Succeeds(1)
 			}
 		})
 	})
@@ -950,34 +959,34 @@ func TestNumbersMakeSenseFromFirstToLast(t *testing.T) {
 
 // O03.
 func TestLastFailureIsClearedBySuccessAndNoTimerHangsOnIt(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		w.at(3 * time.Second)
-		r.fail(1)
-		s := r.c.Snapshot()
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit()
+		w.At(3 * time.Second)
+		r.Fails(1)
+		s := r.C.Snapshot()
 		require.Equal(w, "boom", s.LastFailure)
-		require.True(w, s.LastFailureAt.Equal(w.now()), "%v", s.LastFailureAt)
-		r.ok(1)
-		s = r.c.Snapshot()
+		require.True(w, s.LastFailureAt.Equal(w.Now()), "%v", s.LastFailureAt)
+		r.Succeeds(1)
+		s = r.C.Snapshot()
 		require.Empty(w, s.LastFailure)
 		require.True(w, s.LastFailureAt.IsZero())
 
-		late := []*gate{r.gate(), r.gate()}
-		r.trip()
-		until := r.c.Snapshot().Until
-		require.True(w, until.Equal(w.now().Add(30*time.Second)))
-		w.at(8 * time.Second)
-		late[0].finish(nil)
-		late[1].finish(errors.New("a straggler"))
-		s = r.c.Snapshot()
+		late := []*breakertest.Gate{r.Gate(), r.Gate()}
+		r.Trip()
+		until := r.C.Snapshot().Until
+		require.True(w, until.Equal(w.Now().Add(30*time.Second)))
+		w.At(8 * time.Second)
+		late[0].Finish(nil)
+		late[1].Finish(errors.New("a straggler"))
+		s = r.C.Snapshot()
 		require.Equal(w, until, s.Until)
 		require.Equal(w, "boom", s.LastFailure)
-		require.True(w, s.LastFailureAt.Equal(w.start.Add(3*time.Second)))
-		w.at(33*time.Second - 1)
-		r.rejected()
-		w.at(33 * time.Second)
-		r.ok(1)
-		require.Empty(w, r.c.Snapshot().LastFailure, "a probe's success ends the run")
+		require.True(w, s.LastFailureAt.Equal(w.Start.Add(3*time.Second)))
+		w.At(33*time.Second - 1)
+		r.Rejected()
+		w.At(33 * time.Second)
+		r.Succeeds(1)
+		require.Empty(w, r.C.Snapshot().LastFailure, "a probe's success ends the run")
 	})
 }
 

@@ -12,42 +12,44 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
+	"github.com/breakerkit/breaker/internal/testenv"
 )
 
 // BC-07, K04.
 func TestConsecutiveMeansAnUnbrokenRun(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.R0()
 		for i := range 50 {
-			w.at(time.Duration(i) * time.Hour)
-			r.fail(1)
-			require.EqualValues(w, 1, r.c.Snapshot().ConsecutiveFailures)
-			r.ok(1)
-			require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
+			w.At(time.Duration(i) * time.Hour)
+			r.Fails(1)
+			require.EqualValues(w, 1, r.C.Snapshot().ConsecutiveFailures)
+			r.Succeeds(1)
+			require.Zero(w, r.C.Snapshot().ConsecutiveFailures)
 		}
-		r.state(breaker.Closed)
-		require.Empty(w, r.steps())
+		r.Is(breaker.Closed)
+		require.Empty(w, r.Steps())
 	})
 	t.Run("one short of the threshold each time", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
 			for range 50 {
-				r.fail(2)
-				r.ok(1)
+				r.Fails(2)
+				r.Succeeds(1)
 			}
-			r.state(breaker.Closed)
-			r.fail(3)
-			r.state(breaker.Open)
+			r.Is(breaker.Closed)
+			r.Fails(3)
+			r.Is(breaker.Open)
 		})
 	})
 	t.Run("an answer of any kind breaks it, whenever its call began", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			slow := r.gate()
-			r.fail(2)
-			slow.finish(nil)
-			r.fail(2)
-			r.state(breaker.Closed)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
+			slow := r.Gate()
+			r.Fails(2)
+			slow.Finish(nil)
+			r.Fails(2)
+			r.Is(breaker.Closed)
 		})
 	})
 }
@@ -63,17 +65,17 @@ func TestSparseFailuresDoNotOpen(t *testing.T) {
 		"rate": breaker.WithTrip(breaker.FailureRate(1, 3, breaker.Last(5*time.Second))),
 	} {
 		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.r0(policy)
-				r.failuresAt(0, 5000, 6000)
-				r.state(breaker.Closed)
-				r.failuresAt(6500)
-				r.state(breaker.Open)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.R0(policy)
+				r.FailsAt(0, 5000, 6000)
+				r.Is(breaker.Closed)
+				r.FailsAt(6500)
+				r.Is(breaker.Open)
 			})
-			everywhere(t, func(w *world) {
-				r := w.r0(policy)
-				r.failuresAt(every(2500, 40)...) // never more than two within 5s
-				r.state(breaker.Closed)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.R0(policy)
+				r.FailsAt(every(2500, 40)...) // never more than two within 5s
+				r.Is(breaker.Closed)
 			})
 		})
 	}
@@ -89,33 +91,33 @@ func TestBurstAcrossABoundaryIsOneBurst(t *testing.T) {
 	}
 	for name, policy := range policies {
 		t.Run(name+": ten percent is not half", func(t *testing.T) {
-			bothClocks(t, func(w *world) {
-				r := w.r0(policy)
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				r := w.R0(policy)
 				for at := time.Second; at <= 10*time.Second; at += 100 * time.Millisecond {
-					w.at(at)
-					r.ok(1)
+					w.At(at)
+					r.Succeeds(1)
 				}
 				for i := range 10 {
-					w.at(10_500*time.Millisecond + time.Duration(i)*100*time.Millisecond)
-					r.fail(1)
+					w.At(10_500*time.Millisecond + time.Duration(i)*100*time.Millisecond)
+					r.Fails(1)
 				}
-				r.state(breaker.Closed)
+				r.Is(breaker.Closed)
 			})
 		})
 		for _, shift := range []time.Duration{0, 1, 333 * time.Millisecond, time.Second, 4900 * time.Millisecond} {
 			t.Run(fmt.Sprintf("%s: ten and ten, shifted by %v", name, shift), func(t *testing.T) {
-				bothClocks(t, func(w *world) {
-					r := w.r0(policy)
+				breakertest.BothClocks(t, func(w *breakertest.World) {
+					r := w.R0(policy)
 					for i := range 20 {
-						r.state(breaker.Closed)
+						r.Is(breaker.Closed)
 						at := 9*time.Second + time.Duration(i)*100*time.Millisecond
 						if i >= 10 {
 							at += 100 * time.Millisecond
 						}
-						w.at(at + shift)
-						r.fail(1)
+						w.At(at + shift)
+						r.Fails(1)
 					}
-					r.state(breaker.Open)
+					r.Is(breaker.Open)
 				})
 			})
 		}
@@ -156,7 +158,7 @@ func (m *rateModel) trips(now, last time.Duration, n, least int, percent int) bo
 func TestWindowsAgreeWithAPlainModel(t *testing.T) {
 	for name, timed := range map[string]bool{"in time": true, "of calls": false} {
 		t.Run(name, func(t *testing.T) {
-			guard(t, 2*patience, func() {
+			breakertest.Guard(t, 2*breakertest.Patience, func() {
 				rapid.Check(t, func(t *rapid.T) {
 					clk := &handClock{}
 					var (
@@ -186,7 +188,7 @@ func TestWindowsAgreeWithAPlainModel(t *testing.T) {
 						failed := rapid.Bool().Draw(t, "failed")
 						err := error(nil)
 						if failed {
-							err = errBoom
+							err = breakertest.ErrBoom
 						}
 						_ = c.Run(context.Background(), func(context.Context) error { return err })
 						model.add(now, failed)
@@ -212,50 +214,50 @@ func TestWindowsAgreeWithAPlainModel(t *testing.T) {
 func TestAtTheThresholdTrips(t *testing.T) {
 	for name, window := range map[string]breaker.Window{"calls": breaker.LastCalls(100), "time": breaker.Last(time.Minute)} {
 		t.Run(name, func(t *testing.T) {
-			bothClocks(t, func(w *world) {
+			breakertest.BothClocks(t, func(w *breakertest.World) {
 				for p := 1; p <= 100; p++ {
 					for failures, want := range map[int]breaker.State{p: breaker.Open, p - 1: breaker.Closed} {
-						r := w.r0(breaker.WithTrip(breaker.FailureRate(float64(p)/100, 100, window)))
-						r.ok(100 - failures)
-						r.fail(failures)
-						require.Equal(w, want, r.c.State(), "%d%% with %d failures of 100", p, failures)
+						r := w.R0(breaker.WithTrip(breaker.FailureRate(float64(p)/100, 100, window)))
+						r.Succeeds(100 - failures)
+						r.Fails(failures)
+						require.Equal(w, want, r.C.State(), "%d%% with %d failures of 100", p, failures)
 					}
 				}
 			})
 		})
 		t.Run(name+", failures first", func(t *testing.T) {
-			bothClocks(t, func(w *world) {
+			breakertest.BothClocks(t, func(w *breakertest.World) {
 				for p := 1; p <= 100; p++ {
 					for failures, want := range map[int]breaker.State{p: breaker.Open, p - 1: breaker.Closed} {
-						r := w.r0(breaker.WithTrip(breaker.FailureRate(float64(p)/100, 100, window)))
-						r.fail(failures)
+						r := w.R0(breaker.WithTrip(breaker.FailureRate(float64(p)/100, 100, window)))
+						r.Fails(failures)
 						if failures < 100 {
-							r.state(breaker.Closed) // fewer than the minimum
+							r.Is(breaker.Closed) // fewer than the minimum
 						}
-						r.ok(100 - failures)
-						require.Equal(w, want, r.c.State(), "%d%% with %d failures of 100", p, failures)
+						r.Succeeds(100 - failures)
+						require.Equal(w, want, r.C.State(), "%d%% with %d failures of 100", p, failures)
 					}
 				}
 			})
 		})
 	}
 	t.Run("slow calls", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
 			for slow, want := range map[int]breaker.State{57: breaker.Open, 56: breaker.Closed} {
-				r := w.r0(breaker.WithTrip(breaker.SlowCallRate(time.Second, 0.57, 100, breaker.LastCalls(100))))
-				r.ok(100 - slow)
-				var gates []*gate
+				r := w.R0(breaker.WithTrip(breaker.SlowCallRate(time.Second, 0.57, 100, breaker.LastCalls(100))))
+				r.Succeeds(100 - slow)
+				var gates []*breakertest.Gate
 				for range slow {
-					gates = append(gates, r.gate())
+					gates = append(gates, r.Gate())
 				}
-				w.add(time.Second) // that long, or longer
+				w.Add(time.Second) // that long, or longer
 				for _, g := range gates {
-					r.state(breaker.Closed)
-					g.finish(nil)
+					r.Is(breaker.Closed)
+					g.Finish(nil)
 				}
-				r.state(want)
-				require.EqualValues(w, slow, r.c.Snapshot().Totals.Slow)
-				require.Zero(w, r.c.Snapshot().Totals.Failures)
+				r.Is(want)
+				require.EqualValues(w, slow, r.C.Snapshot().Totals.Slow)
+				require.Zero(w, r.C.Snapshot().Totals.Failures)
 			}
 		})
 	})
@@ -267,39 +269,39 @@ func TestOldSuccessesDoNotHideAnOutage(t *testing.T) {
 		for _, quiet := range []time.Duration{0, 50 * time.Millisecond, time.Second, 9 * time.Second, 10 * time.Second, 100 * time.Second, time.Hour} {
 			for _, before := range []int{10, 64, 100, 1000, 1007, 20_000} {
 				t.Run(fmt.Sprintf("%d, %v", before, quiet), func(t *testing.T) {
-					bothClocks(t, func(w *world) {
+					breakertest.BothClocks(t, func(w *breakertest.World) {
 						const window = 10 * time.Second
-						r := w.r0(breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(window))))
-						r.ok(before)
-						w.add(quiet)
+						r := w.R0(breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(window))))
+						r.Succeeds(before)
+						w.Add(quiet)
 						needed := 20 // when the successes have left the window
 						if quiet < window {
 							needed = max(before, 20-before)
 						}
 						for range needed - 1 {
-							r.fail(1)
-							require.Equal(w, breaker.Closed, r.c.State())
+							r.Fails(1)
+							require.Equal(w, breaker.Closed, r.C.State())
 						}
-						r.fail(1)
-						require.Equal(w, breaker.Open, r.c.State())
+						r.Fails(1)
+						require.Equal(w, breaker.Open, r.C.State())
 					})
 				})
 			}
 		}
 	})
 	t.Run("successes that trickle are filed at their time", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0(breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(10*time.Second))))
-			r.ok(1000) // a burst, after which a busy circuit reads its clock less often
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(10*time.Second))))
+			r.Succeeds(1000) // a burst, after which a busy circuit reads its clock less often
 			for range 15 {
-				w.add(100 * time.Millisecond)
-				r.ok(1)
+				w.Add(100 * time.Millisecond)
+				r.Succeeds(1)
 			}
-			w.at(10 * time.Second) // the burst has left, the trickle has not
-			r.fail(14)
-			r.state(breaker.Closed)
-			r.fail(1)
-			r.state(breaker.Open)
+			w.At(10 * time.Second) // the burst has left, the trickle has not
+			r.Fails(14)
+			r.Is(breaker.Closed)
+			r.Fails(1)
+			r.Is(breaker.Open)
 		})
 	})
 }
@@ -317,13 +319,13 @@ func TestMinimumAboveTheWindowIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, "5")
 	}
 	t.Run("a minimum below the window does not wait for it to fill", func(t *testing.T) {
-		everywhere(t, func(w *world) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
 			for _, window := range []breaker.Window{breaker.LastCalls(5), breaker.LastCalls(100), breaker.LastCalls(1 << 24), breaker.Last(time.Hour)} {
-				r := w.r0(breaker.WithTrip(breaker.FailureRate(0.5, 5, window)))
-				r.fail(4)
-				r.state(breaker.Closed)
-				r.fail(1)
-				r.state(breaker.Open)
+				r := w.R0(breaker.WithTrip(breaker.FailureRate(0.5, 5, window)))
+				r.Fails(4)
+				r.Is(breaker.Closed)
+				r.Fails(1)
+				r.Is(breaker.Open)
 			}
 		})
 	})
@@ -331,26 +333,26 @@ func TestMinimumAboveTheWindowIsRefused(t *testing.T) {
 
 // BC-56.
 func TestSuccessBetweenThresholdAndOpening(t *testing.T) {
-	guard(t, patience, func() {
+	breakertest.Guard(t, breakertest.Patience, func() {
 		for range 2000 {
-			rec := newRecorder()
-			c := breaker.Must(breaker.NewCircuit("test", breaker.WithFailureThreshold(3), breaker.WithHooks(rec.hooks())))
+			rec := breakertest.NewRecorder()
+			c := breaker.Must(breaker.NewCircuit("test", breaker.WithFailureThreshold(3), breaker.WithHooks(rec.Hooks())))
 			call := func(err error) { _ = c.Run(context.Background(), func(context.Context) error { return err }) }
-			call(errBoom)
-			call(errBoom)
+			call(breakertest.ErrBoom)
+			call(breakertest.ErrBoom)
 			var race sync.WaitGroup
 			release := make(chan struct{})
-			race.Go(func() { <-release; call(errBoom) })
+			race.Go(func() { <-release; call(breakertest.ErrBoom) })
 			race.Go(func() { <-release; call(nil) })
 			close(release)
 			race.Wait()
 			s := c.Snapshot()
 			switch s.State {
 			case breaker.Open: // the failure was first, or the success was rejected
-				require.Len(t, rec.list(), 1)
-				require.EqualValues(t, 3, rec.list()[0].Counts.ConsecutiveFailures)
+				require.Len(t, rec.List(), 1)
+				require.EqualValues(t, 3, rec.List()[0].Counts.ConsecutiveFailures)
 			case breaker.Closed: // the success was first
-				require.Empty(t, rec.list())
+				require.Empty(t, rec.List())
 				require.LessOrEqual(t, s.ConsecutiveFailures, uint64(1))
 			default:
 				t.Fatalf("%v", s.State)
@@ -361,28 +363,28 @@ func TestSuccessBetweenThresholdAndOpening(t *testing.T) {
 
 // BC-56.
 func TestVerdictOfAnEarlierTimeIsVoid(t *testing.T) {
-	bothClocks(t, func(w *world) {
-		var r *rig
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		var r *breakertest.Rig
 		verdicts := 0
-		r = w.r0(breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(c breaker.Counts) bool {
+		r = w.R0(breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(c breaker.Counts) bool {
 			verdicts++
 			if c.Failures == 2 {
-				r.c.Reset() // the stay that the verdict is about has ended
+				r.C.Reset() // the stay that the verdict is about has ended
 				return true
 			}
 			return false
 		})))
-		r.fail(2)
-		r.state(breaker.Closed)
+		r.Fails(2)
+		r.Is(breaker.Closed)
 		require.Equal(w, 2, verdicts)
-		require.Empty(w, r.steps())
-		require.Zero(w, r.c.Snapshot().Counts)
+		require.Empty(w, r.Steps())
+		require.Zero(w, r.C.Snapshot().Counts)
 	})
 	t.Run("while it is still out", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
 			deciding, decide := make(chan struct{}), make(chan struct{})
 			var once sync.Once
-			r := w.r0(breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(breaker.Counts) bool {
+			r := w.R0(breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(breaker.Counts) bool {
 				wait := false
 				once.Do(func() { wait = true })
 				if wait {
@@ -392,35 +394,35 @@ func TestVerdictOfAnEarlierTimeIsVoid(t *testing.T) {
 				return wait
 			})))
 			var deciding1 sync.WaitGroup
-			deciding1.Go(func() { _ = r.c.Run(context.Background(), func(context.Context) error { return errBoom }) })
+			deciding1.Go(func() { _ = r.C.Run(context.Background(), func(context.Context) error { return breakertest.ErrBoom }) })
 			<-deciding
-			r.c.Trip(nil)
-			r.c.OfferProbe()
-			r.ok(1)
-			r.state(breaker.Closed)
+			r.C.Trip(nil)
+			r.C.OfferProbe()
+			r.Succeeds(1)
+			r.Is(breaker.Closed)
 			close(decide)
 			deciding1.Wait()
-			r.state(breaker.Closed)
-			require.Len(w, r.steps(), 3)
+			r.Is(breaker.Closed)
+			require.Len(w, r.Steps(), 3)
 		})
 	})
 	t.Run("its counts hold the call that it is asked after", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			if w.way.name == byPolicy.name {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			if w.Way.Name == breakertest.ByPolicy.Name {
 				return
 			}
 			var got []breaker.Counts
-			r := w.r0(breaker.WithIgnore(errClient), breaker.WithTrip(
+			r := w.R0(breaker.WithIgnore(breakertest.ErrClient), breaker.WithTrip(
 				breaker.TripWhen(breaker.LastCalls(3), func(breaker.Counts) bool { panic("the first of two") }),
 				breaker.TripWhen(breaker.LastCalls(3), func(c breaker.Counts) bool { got = append(got, c); return c.ConsecutiveFailures == 3 }),
 			))
-			r.ok(2)
-			r.fail(1)
-			r.failWith(errClient)
-			r.fail(1)
-			r.state(breaker.Closed)
-			r.fail(1)
-			r.state(breaker.Open)
+			r.Succeeds(2)
+			r.Fails(1)
+			r.FailsWith(breakertest.ErrClient)
+			r.Fails(1)
+			r.Is(breaker.Closed)
+			r.Fails(1)
+			r.Is(breaker.Open)
 			require.Equal(w, []breaker.Counts{
 				{Successes: 1, ConsecutiveSuccesses: 1},
 				{Successes: 2, ConsecutiveSuccesses: 2},
@@ -435,38 +437,38 @@ func TestVerdictOfAnEarlierTimeIsVoid(t *testing.T) {
 
 // K01.
 func TestNewCircuitIsClosedAndPassesEverything(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		r.state(breaker.Closed)
-		r.ok(1000)
-		r.state(breaker.Closed)
-		require.EqualValues(w, 1000, r.ran.Load())
-		require.Empty(w, r.steps())
-		require.EqualValues(w, 1000, r.c.Snapshot().Totals.Successes)
-		r.idle()
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit()
+		r.Is(breaker.Closed)
+		r.Succeeds(1000)
+		r.Is(breaker.Closed)
+		require.EqualValues(w, 1000, r.Ran.Load())
+		require.Empty(w, r.Steps())
+		require.EqualValues(w, 1000, r.C.Snapshot().Totals.Successes)
+		r.Idle()
 	})
 }
 
 // K02.
 func TestThresholdIsReachedNotExceeded(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		w.at(7 * time.Second)
-		r.fail(4)
-		r.state(breaker.Closed)
-		require.Empty(w, r.steps())
-		r.fail(1)
-		r.state(breaker.Open)
-		require.Equal(w, []string{"closed>open at 7s: threshold reached"}, r.steps())
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit()
+		w.At(7 * time.Second)
+		r.Fails(4)
+		r.Is(breaker.Closed)
+		require.Empty(w, r.Steps())
+		r.Fails(1)
+		r.Is(breaker.Open)
+		require.Equal(w, []string{"closed>open at 7s: threshold reached"}, r.Steps())
 	})
 	t.Run("any threshold", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
 			for _, n := range []int{1, 2, 3, 7, 100} {
-				r := w.circuit(breaker.WithFailureThreshold(n))
-				r.fail(n - 1)
-				r.state(breaker.Closed)
-				r.fail(1)
-				r.state(breaker.Open)
+				r := w.Circuit(breaker.WithFailureThreshold(n))
+				r.Fails(n - 1)
+				r.Is(breaker.Closed)
+				r.Fails(1)
+				r.Is(breaker.Open)
 			}
 		})
 	})
@@ -498,13 +500,13 @@ func TestFailureWindowIsExact(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			for name, policy := range policies {
 				t.Run(name, func(t *testing.T) {
-					everywhere(t, func(w *world) {
-						r := w.circuit(policy)
+					breakertest.Everywhere(t, func(w *breakertest.World) {
+						r := w.Circuit(policy)
 						last := len(tc.at) - 1
-						r.failuresAt(tc.at[:last]...)
-						r.state(breaker.Closed)
-						r.failuresAt(tc.at[last])
-						r.state(tc.want)
+						r.FailsAt(tc.at[:last]...)
+						r.Is(breaker.Closed)
+						r.FailsAt(tc.at[last])
+						r.Is(tc.want)
 					})
 				})
 			}
@@ -512,28 +514,28 @@ func TestFailureWindowIsExact(t *testing.T) {
 	}
 	t.Run("a success ends the run but not the count", func(t *testing.T) {
 		for name, want := range map[string]breaker.State{"WithFailureWindow": breaker.Closed, "FailureCount": breaker.Open} {
-			everywhere(t, func(w *world) {
-				r := w.circuit(policies[name])
-				r.failuresAt(0, 15_000)
-				r.ok(1)
-				r.failuresAt(30_000, 45_000, 59_999)
-				r.state(want)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.Circuit(policies[name])
+				r.FailsAt(0, 15_000)
+				r.Succeeds(1)
+				r.FailsAt(30_000, 45_000, 59_999)
+				r.Is(want)
 			})
 		}
 	})
 	t.Run("a nanosecond decides", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			in, out := w.circuit(policies["WithFailureWindow"]), w.circuit(policies["WithFailureWindow"])
-			in.fail(4)
-			out.fail(4)
-			w.at(minute - 1)
-			in.fail(1)
-			in.state(breaker.Open)
-			w.at(minute)
-			out.fail(1)
-			out.state(breaker.Closed)
-			require.NoError(w, out.c.Sync(context.Background())) // with a store, another circuit of the name may have failed
-			require.EqualValues(w, 1, out.c.Snapshot().ConsecutiveFailures, "only the young failure counts")
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			in, out := w.Circuit(policies["WithFailureWindow"]), w.Circuit(policies["WithFailureWindow"])
+			in.Fails(4)
+			out.Fails(4)
+			w.At(minute - 1)
+			in.Fails(1)
+			in.Is(breaker.Open)
+			w.At(minute)
+			out.Fails(1)
+			out.Is(breaker.Closed)
+			require.NoError(w, out.C.Sync(context.Background())) // with a store, another circuit of the name may have failed
+			require.EqualValues(w, 1, out.C.Snapshot().ConsecutiveFailures, "only the young failure counts")
 		})
 	})
 }
@@ -550,13 +552,13 @@ func TestWithoutWindowSpacingDoesNotMatter(t *testing.T) {
 	}
 	for name, policy := range policies {
 		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.circuit(policy)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.Circuit(policy)
 				const hour = 3_600_000
-				r.failuresAt(0, hour, 2*hour, 3*hour)
-				r.state(breaker.Closed)
-				r.failuresAt(4 * hour)
-				r.state(breaker.Open)
+				r.FailsAt(0, hour, 2*hour, 3*hour)
+				r.Is(breaker.Closed)
+				r.FailsAt(4 * hour)
+				r.Is(breaker.Open)
 			})
 		})
 	}
@@ -569,40 +571,40 @@ func TestOneTransitionPerCrossing(t *testing.T) {
 		"windows": {breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.Last(time.Minute)), breaker.FailureCount(5, time.Minute))},
 	} {
 		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.circuit(opts...)
-				gates := make([]*gate, 200)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.Circuit(opts...)
+				gates := make([]*breakertest.Gate, 200)
 				for i := range gates {
-					gates[i] = r.gate()
+					gates[i] = r.Gate()
 				}
 				var all sync.WaitGroup
 				for _, g := range gates {
-					all.Go(func() { g.finish(errBoom) })
+					all.Go(func() { g.Finish(breakertest.ErrBoom) })
 				}
 				all.Wait()
-				r.state(breaker.Open)
-				require.Equal(w, []string{"closed>open at 0s: threshold reached"}, r.steps())
-				require.EqualValues(w, 195, r.c.Snapshot().Totals.Late)
+				r.Is(breaker.Open)
+				require.Equal(w, []string{"closed>open at 0s: threshold reached"}, r.Steps())
+				require.EqualValues(w, 195, r.C.Snapshot().Totals.Late)
 			})
 		})
 	}
 	t.Run("closing", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit(breaker.WithSuccessThreshold(5), breaker.WithHalfOpenProbes(50))
-			r.trip()
-			w.at(30 * time.Second)
-			gates := make([]*gate, 50)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.Circuit(breaker.WithSuccessThreshold(5), breaker.WithHalfOpenProbes(50))
+			r.Trip()
+			w.At(30 * time.Second)
+			gates := make([]*breakertest.Gate, 50)
 			for i := range gates {
-				gates[i] = r.gate()
+				gates[i] = r.Gate()
 			}
 			var all sync.WaitGroup
 			for _, g := range gates {
-				all.Go(func() { g.finish(nil) })
+				all.Go(func() { g.Finish(nil) })
 			}
 			all.Wait()
-			r.state(breaker.Closed)
-			require.Len(w, r.steps(), 3)
-			r.idle()
+			r.Is(breaker.Closed)
+			require.Len(w, r.Steps(), 3)
+			r.Idle()
 		})
 	})
 }
@@ -618,18 +620,18 @@ func TestFailuresSlowerThanTheWindowAreSeen(t *testing.T) {
 		"user's own":     breaker.WithTrip(breaker.TripWhen(breaker.Last(time.Second), func(c breaker.Counts) bool { return c.Failures >= 3 })),
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothClocks(t, func(w *world) {
-				r := w.r0(policy)
-				var gates []*gate
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				r := w.R0(policy)
+				var gates []*breakertest.Gate
 				for range 200 {
-					gates = append(gates, r.gate())
+					gates = append(gates, r.Gate())
 				}
-				w.at(2 * time.Second)
+				w.At(2 * time.Second)
 				for i, g := range gates {
-					g.finish(errBoom)
-					require.Equal(w, i >= 2, r.c.State() == breaker.Open, "after failure %d", i+1)
+					g.Finish(breakertest.ErrBoom)
+					require.Equal(w, i >= 2, r.C.State() == breaker.Open, "after failure %d", i+1)
 				}
-				require.Len(w, r.steps(), 1)
+				require.Len(w, r.Steps(), 1)
 			})
 		})
 	}
@@ -654,17 +656,17 @@ func TestRatesAreNotRounded(t *testing.T) {
 		{0.333333, 3334, 10_000, breaker.Open},
 	} {
 		t.Run(fmt.Sprintf("%d of %d at %v", tc.failures, tc.calls, tc.rate), func(t *testing.T) {
-			bothClocks(t, func(w *world) {
+			breakertest.BothClocks(t, func(w *breakertest.World) {
 				for _, window := range []breaker.Window{breaker.LastCalls(tc.calls), breaker.Last(time.Minute)} {
-					r := w.r0(breaker.WithTrip(breaker.FailureRate(tc.rate, tc.calls, window)))
+					r := w.R0(breaker.WithTrip(breaker.FailureRate(tc.rate, tc.calls, window)))
 					call := func(n int, err error) {
 						for range n {
-							_ = r.c.Run(context.Background(), func(context.Context) error { return err })
+							_ = r.C.Run(context.Background(), func(context.Context) error { return err })
 						}
 					}
 					call(tc.calls-tc.failures, nil)
-					call(tc.failures, errBoom)
-					r.state(tc.want)
+					call(tc.failures, breakertest.ErrBoom)
+					r.Is(tc.want)
 				}
 			})
 		})
@@ -681,7 +683,7 @@ func TestRatesThatAreNoDecimals(t *testing.T) {
 				}
 				c := breaker.Must(breaker.NewCircuit("c", breaker.WithTrip(breaker.FailureRate(float64(n)/float64(d), d, breaker.LastCalls(d)))))
 				for i := range d {
-					err := errBoom
+					err := breakertest.ErrBoom
 					if i < d-n+less {
 						err = nil
 					}
@@ -695,12 +697,12 @@ func TestRatesThatAreNoDecimals(t *testing.T) {
 
 // K30.
 func TestToleranceIsTunable(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit(breaker.WithFailureThreshold(10))
-		r.fail(9)
-		r.state(breaker.Closed)
-		r.fail(1)
-		r.state(breaker.Open)
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit(breaker.WithFailureThreshold(10))
+		r.Fails(9)
+		r.Is(breaker.Closed)
+		r.Fails(1)
+		r.Is(breaker.Open)
 	})
 }
 
@@ -775,7 +777,7 @@ func (m *mdlSampled) bounds(calls []time.Time, younger time.Duration, older uint
 func (m *mdlSampled) succeed(t *rapid.T) {
 	every := rapid.SampledFrom([]time.Duration{0, 0, 1, m.window / 1_000_000, m.window / 20_000, m.window / 12_000, m.window / 1000, m.window / 300}).Draw(t, "every")
 	n := rapid.SampledFrom([]int{1, 5, 16, 70, 150, 400, 3000, 40_000}).Draw(t, "successes")
-	if every > 0 || breaker.RaceEnabled {
+	if every > 0 || testenv.Race {
 		n = min(n, 3000) // time is slow in a bubble
 	}
 	for range n {
@@ -844,7 +846,7 @@ func TestSamplingStaysWithinItsBounds(t *testing.T) {
 func TestSamplingDropOfTraffic(t *testing.T) {
 	const window = 10 * time.Second
 	rates := []int{1_000, 30_000, 300_000, 2_000_000} // successes in one second
-	if testing.Short() || breaker.RaceEnabled {
+	if testenv.Small() {
 		rates = rates[:2]
 	}
 	for _, fast := range rates {
