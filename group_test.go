@@ -814,10 +814,7 @@ func TestGroupOptionsBelongToGroups(t *testing.T) {
 func TestStressGroup(t *testing.T) {
 	breakertest.Guard(t, breakertest.Patience, func() {
 		const limit = 64
-		rounds := 4000
-		if testenv.Small() {
-			rounds = 800
-		}
+		rounds := testenv.Size(800, 2000, 4000)
 		var over atomic.Int64
 		g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(limit), breaker.IdleAfter(time.Millisecond), breaker.WithFailureThreshold(3), breaker.WithOpenTimeout(time.Hour),
 			breaker.WithHooks(breaker.Hooks{Overflow: func(string) { over.Add(1) }}),
@@ -882,9 +879,9 @@ func TestStressGroup(t *testing.T) {
 // A million keys go through a group of a few thousand, and the open ones among them stay.
 func TestStressGroupOfManyKeys(t *testing.T) {
 	breakertest.Guard(t, 2*breakertest.Patience, func() {
-		keys, limit, opened := 1_000_000, 10_000, 1000
+		keys, limit, opened := testenv.Size(30_000, 200_000, 1_000_000), 10_000, 1000
 		if testenv.Small() {
-			keys, limit, opened = 30_000, 1000, 100
+			limit, opened = 1000, 100
 		}
 		g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(limit), breaker.WithFailureThreshold(1), breaker.WithOpenTimeout(time.Hour),
 			breaker.WithHooks(breaker.Hooks{Overflow: func(key string) { t.Error(key) }})))

@@ -777,7 +777,7 @@ func (m *mdlSampled) bounds(calls []time.Time, younger time.Duration, older uint
 func (m *mdlSampled) succeed(t *rapid.T) {
 	every := rapid.SampledFrom([]time.Duration{0, 0, 1, m.window / 1_000_000, m.window / 20_000, m.window / 12_000, m.window / 1000, m.window / 300}).Draw(t, "every")
 	n := rapid.SampledFrom([]int{1, 5, 16, 70, 150, 400, 3000, 40_000}).Draw(t, "successes")
-	if every > 0 || testenv.Race {
+	if every > 0 || testenv.Race || !testenv.Long() {
 		n = min(n, 3000) // time is slow in a bubble
 	}
 	for range n {
