@@ -23,6 +23,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 )
 
 var errCfgDown = errors.New("down")
@@ -73,6 +74,7 @@ const cfgMost = "1281023h53m38.427387904s" // the longest duration
 // K26.
 func TestWithoutOptionsTheDefaultsHold(t *testing.T) {
 	clk := cfgClock()
+	require.Equal(t, breaker.DefaultConfig(), cfgCircuit(t, breaker.DefaultConfig().Options()...).Config())
 	c := cfgCircuit(t, breaker.WithClock(clk))
 	require.Equal(t, breaker.DefaultConfig(), c.Config())
 	require.Equal(t, breaker.Config{
@@ -217,7 +219,7 @@ type cfgFault struct {
 }
 
 // cfgFaults holds, for every option, every kind of nonsense.
-var cfgFaults = []cfgFault{
+var cfgFaults = append([]cfgFault{
 	{breaker.WithFailureThreshold(0), "FailureThreshold: must be from 1 to 2147483647, got 0"},
 	{breaker.WithFailureThreshold(-1), "FailureThreshold: must be from 1 to 2147483647, got -1"},
 	{breaker.WithFailureWindow(-1), "FailureWindow: must be from 0 to " + cfgMost + ", got -1ns"},
@@ -241,6 +243,11 @@ var cfgFaults = []cfgFault{
 	{breaker.WithTrip(breaker.FailureRate(1, 1, breaker.LastCalls(1<<24+1))), "Trip[0].FailureRate.LastCalls: must be from 1 to 16777216, got 16777217"},
 	{breaker.WithTrip(breaker.FailureRate(1, 1, breaker.Last(-time.Second))), "Trip[0].FailureRate.Last: must be above 0 and at most " + cfgMost + ", got -1s"},
 	{breaker.WithTrip(breaker.SlowCallRate(0, 1, 1, breaker.LastCalls(1))), "Trip[0].SlowCallRate.Slow: must be above 0 and at most " + cfgMost + ", got 0s"},
+	{breaker.WithTrip(breaker.FailureRate(1, -1, breaker.Last(1))), "Trip[0].FailureRate.MinCalls: must be from 1 to 2147483647, got -1"},
+	{breaker.WithTrip(breaker.FailureCount(0, time.Second)), "Trip[0].FailureCount.Failures: must be from 1 to 2147483647, got 0"},
+	{breaker.WithTrip(breaker.FailureCount(1, -time.Second)), "Trip[0].FailureCount.Within: must be above 0 and at most " + cfgMost + ", got -1s"},
+	{breaker.WithTrip(breaker.SlowCallRate(-1, 1, 1, breaker.LastCalls(1))), "Trip[0].SlowCallRate.Slow: must be above 0 and at most " + cfgMost + ", got -1ns"},
+	{breaker.WithTrip(breaker.SlowCallRate(1, 0, 1, breaker.LastCalls(1))), "Trip[0].SlowCallRate.Rate: must be above 0 and at most 1, in steps of one millionth, got 0"},
 	{breaker.WithTrip(breaker.SlowCallRate(1, 2, 1, breaker.LastCalls(1))), "Trip[0].SlowCallRate.Rate: must be above 0 and at most 1, in steps of one millionth, got 2"},
 	{breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(1), nil)), "Trip[0].TripWhen.When: must not be nil"},
 	{breaker.WithTrip(breaker.TripWhen(breaker.Last(-1), func(breaker.Counts) bool { return false })), "Trip[0].TripWhen.Last: must be above 0 and at most " + cfgMost + ", got -1ns"},
@@ -306,11 +313,26 @@ var cfgFaults = []cfgFault{
 	{breaker.WithLastGood[int](1, nil), "LastGood.Key: must not be nil"},
 	{breaker.WithLastGood[int](1, func(context.Context) string { return "" }, breaker.LastGoodSize(0)), "LastGoodSize: must be from 1 to 2147483647, got 0"},
 	{breaker.WithSnapshot(breaker.Snapshot{State: 7}), "Snapshot.State: must be a State, got 7"},
+	{breaker.Config{}.Options()[0], "FailureThreshold: must be from 1 to 2147483647, got 0"},
 	{nil, "Option: must not be nil"},
+}, cfgTooMuch()...)
+
+// cfgTooMuch is what is beyond 32 bits, where an int can hold that.
+func cfgTooMuch() []cfgFault {
+	if math.MaxInt == math.MaxInt32 {
+		return nil
+	}
+	return []cfgFault{
+		{breaker.WithFailureThreshold(math.MaxInt), "FailureThreshold: must be from 1 to 2147483647, got 9223372036854775807"},
+		{breaker.WithTrip(breaker.ConsecutiveFailures(math.MaxInt)), "Trip[0].ConsecutiveFailures: must be from 1 to 2147483647, got 9223372036854775807"},
+		{breaker.WithTrip(breaker.FailureCount(math.MaxInt, time.Second)), "Trip[0].FailureCount.Failures: must be from 1 to 2147483647, got 9223372036854775807"},
+		{breaker.WithTrip(breaker.FailureRate(1, 1, breaker.LastCalls(math.MaxInt))), "Trip[0].FailureRate.LastCalls: must be from 1 to 16777216, got 9223372036854775807"},
+	}
 }
 
 func cfgHealthy(context.Context) error { return nil }
 
+// BC-145.
 func TestNonsenseIsNamed(t *testing.T) {
 	for _, tt := range cfgFaults {
 		b, err := breaker.New[int]("b", tt.option)
@@ -323,9 +345,11 @@ func TestNonsenseIsNamed(t *testing.T) {
 	require.Equal(t, []string{`breaker: name: must not be empty, got ""`}, cfgLines(err))
 	_, err = breaker.Over[int](nil)
 	require.Equal(t, []string{"breaker: Circuit: must not be nil"}, cfgLines(err))
+	require.Contains(t, fmt.Sprint(breakertest.PanicOf(func() { cfgCircuit(t).SetMode(9) })), "SetMode")
 }
 
 // One of each, all in one call: one error names them all, and nothing else.
+// BC-145.
 func TestAllNonsenseIsNamedAtOnce(t *testing.T) {
 	never := func(breaker.Counts) bool { return false }
 	_, err := breaker.New[int]("",
@@ -545,6 +569,7 @@ func TestZeroMeansWhatItsOptionSays(t *testing.T) {
 	})
 }
 
+// BC-144.
 func TestProbesAndLeaseFollowWhatWasGiven(t *testing.T) {
 	c := cfgCircuit(t, breaker.WithSuccessThreshold(4), breaker.WithOpenTimeout(time.Minute))
 	require.Equal(t, 4, c.Config().HalfOpenProbes)
@@ -558,6 +583,7 @@ func TestProbesAndLeaseFollowWhatWasGiven(t *testing.T) {
 	require.Equal(t, time.Hour, c.Config().ProbeLease)
 }
 
+// BC-144.
 func TestOfAnOptionGivenTwiceTheLaterWins(t *testing.T) {
 	c := cfgCircuit(t,
 		breaker.WithFailureThreshold(1), breaker.WithFailureWindow(1), breaker.WithTrip(breaker.ConsecutiveFailures(1)),
@@ -667,6 +693,7 @@ func TestOptionsDoNotDependOnTheirOrder(t *testing.T) {
 	})
 }
 
+// BC-145.
 func TestOptionsInTheWrongPlace(t *testing.T) {
 	circuit := map[string]breaker.Option{
 		"FailureThreshold":     breaker.WithFailureThreshold(1),
@@ -773,6 +800,7 @@ func TestMustPanicsWithTheError(t *testing.T) {
 
 var errCfgMust = errors.New("no")
 
+// BC-145.
 func TestConfigureWithNonsenseChangesNothing(t *testing.T) {
 	for _, tt := range cfgFaults {
 		clk := cfgClock()
@@ -835,6 +863,7 @@ func TestConfigureKeepsStateAndRemainingTime(t *testing.T) {
 	require.Equal(t, breaker.Closed, c.State())
 }
 
+// BC-147, K34.
 func TestConfigureKeepsCounts(t *testing.T) {
 	rate := breaker.FailureRate(0.5, 4, breaker.Last(time.Minute))
 	for _, tt := range []struct {
@@ -844,6 +873,20 @@ func TestConfigureKeepsCounts(t *testing.T) {
 		more          int    // failures until it opens, with the new settings
 	}{
 		{"the threshold", nil, []breaker.Option{breaker.WithFailureThreshold(4)}, 3, 1},
+		{"a higher threshold", nil, []breaker.Option{breaker.WithFailureThreshold(9)}, 3, 6},
+		{"a lower threshold, the same failure window",
+			[]breaker.Option{breaker.WithFailureWindow(time.Minute)}, []breaker.Option{breaker.WithFailureThreshold(4)}, 3, 1},
+		{"a lower number, the same count window",
+			[]breaker.Option{breaker.WithTrip(breaker.FailureCount(5, time.Minute))}, []breaker.Option{breaker.WithTrip(breaker.FailureCount(4, time.Minute))}, 3, 1},
+		{"a higher minimum, the same window of calls",
+			[]breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10)))}, []breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 9, breaker.LastCalls(10)))}, 3, 6},
+		{"something else beside a window of calls",
+			[]breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10)))}, []breaker.Option{breaker.WithOpenTimeout(time.Hour)}, 3, 2},
+		{"a count more, the window of calls the same",
+			[]breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10)))},
+			[]breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10)), breaker.FailureCount(100, time.Minute))}, 3, 2},
+		{"another window of calls",
+			[]breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10)))}, []breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(11)))}, 0, 5},
 		{"a threshold already reached", nil, []breaker.Option{breaker.WithFailureThreshold(2)}, 3, 1},
 		{"something else", nil, []breaker.Option{breaker.WithOpenTimeout(time.Minute), breaker.WithRamp(time.Second), breaker.WithSuccessThreshold(7)}, 3, 2},
 		{"the same failure window", []breaker.Option{breaker.WithFailureWindow(time.Minute)}, []breaker.Option{breaker.WithOpenTimeout(time.Minute)}, 3, 2},
@@ -911,6 +954,7 @@ func TestConfigureKeepsCounts(t *testing.T) {
 }
 
 // A reload of the same file must not undo what an operator has said since.
+// BC-147.
 func TestReloadOfAnUnchangedModeKeepsSetMode(t *testing.T) {
 	file := func(mode string) []breaker.Option {
 		cfg, err := breaker.ParseConfig(map[string]any{"mode": mode})
@@ -1039,6 +1083,7 @@ func TestHealthCheckFromAFile(t *testing.T) {
 }
 
 // A check that is replaced in the middle of an open period does not go on.
+// BC-147.
 func TestConfigureReplacesTheHealthCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var before, after atomic.Int32
@@ -1064,68 +1109,6 @@ func TestANilHealthOptionIsNamed(t *testing.T) {
 		_, err := breaker.NewCircuit("c", breaker.WithHealthCheck(time.Second, cfgHealthy, nil))
 		require.ErrorContains(t, err, "breaker: HealthOption: must not be nil")
 	})
-}
-
-// Settings change under traffic: nothing is torn, nothing is lost.
-func TestConfigureUnderTraffic(t *testing.T) {
-	const workers, each, many = 4, 500, 1_000_000
-	c := cfgCircuit(t, breaker.WithFailureThreshold(many))
-	stop := make(chan struct{})
-	var reloads sync.WaitGroup
-	until := func(f func()) {
-		reloads.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					f()
-				}
-			}
-		})
-	}
-	policies := [][]breaker.Option{
-		{breaker.WithTrip(breaker.FailureCount(many, time.Minute)), breaker.WithMaxInFlight(1000)},
-		{breaker.WithTrip(breaker.ConsecutiveFailures(many)), breaker.WithMaxInFlight(0), breaker.WithOpenTimeout(time.Minute)},
-		{breaker.WithTrip(breaker.FailureRate(1, many, breaker.Last(time.Minute)), breaker.FailureRate(1, 1000, breaker.LastCalls(1000)))},
-		{breaker.WithTrip(breaker.SlowCallRate(time.Hour, 1, 1, breaker.LastCalls(10)))},
-		{breaker.WithTrip(
-			breaker.TripWhen(breaker.LastCalls(10), func(breaker.Counts) bool { return false }),
-			breaker.TripWhen(breaker.Last(time.Second), func(breaker.Counts) bool { return false }))},
-	}
-	for i := range 2 {
-		until(func() {
-			require.NoError(t, c.Configure(policies[i%len(policies)]...))
-			i++
-		})
-	}
-	until(func() {
-		s := c.Snapshot()
-		require.LessOrEqual(t, s.Counts.Failures, s.Totals.Failures)
-		c.State()
-		c.Ready()
-	})
-	var traffic sync.WaitGroup
-	for w := range workers {
-		traffic.Go(func() {
-			for i := range each {
-				var err error
-				if (i+w)%2 == 0 {
-					err = errCfgDown
-				}
-				cfgCall(c, 1, err)
-			}
-		})
-	}
-	traffic.Wait()
-	close(stop)
-	reloads.Wait()
-	s := c.Snapshot()
-	require.EqualValues(t, workers*each, s.Totals.Calls)
-	require.EqualValues(t, workers*each/2, s.Totals.Failures)
-	require.EqualValues(t, workers*each/2, s.Totals.Successes)
-	require.Zero(t, s.InFlight)
-	require.Zero(t, s.Totals.Rejected)
 }
 
 // How long a call took is not known when nothing asked for the time as it started.
@@ -1332,36 +1315,21 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-func TestBC53_DurationIsReadOncePerDecision(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
-		r.trip()
-		w.at(5 * time.Second)
-		require.NoError(w, r.c.Configure(breaker.WithOpenTimeout(time.Minute)))
-		require.Equal(w, 5*time.Second, r.rejected().RetryAfter())
-		w.at(6 * time.Second)
-		require.NoError(w, r.c.Configure(breaker.WithOpenTimeout(time.Second)))
-		w.at(10*time.Second - 1)
-		r.rejected()
-		w.at(10 * time.Second)
-		r.fail(1) // the probe of the period that ran
-		require.Equal(w, time.Second, r.rejected().RetryAfter(), "the next opening takes the new length")
-		w.at(11 * time.Second)
-		r.ok(1)
-	})
+// BC-53.
+func TestDurationIsReadOncePerDecision(t *testing.T) {
 	t.Run("a lease keeps its length", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			r.trip()
-			w.at(10 * time.Second)
-			r.gate()
-			require.NoError(w, r.c.Configure(breaker.WithProbeLease(time.Second)))
-			w.at(20*time.Second - 1)
-			r.rejected()
-			w.at(20 * time.Second)
-			r.gate()
-			w.at(21 * time.Second)
-			r.ok(1)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
+			r.Trip()
+			w.At(10 * time.Second)
+			r.Gate()
+			require.NoError(w, r.C.Configure(breaker.WithProbeLease(time.Second)))
+			w.At(20*time.Second - 1)
+			r.Rejected()
+			w.At(20 * time.Second)
+			r.Gate()
+			w.At(21 * time.Second)
+			r.Succeeds(1)
 		})
 	})
 	t.Run("changed while a decision is on its way", func(t *testing.T) {
@@ -1376,7 +1344,7 @@ func TestBC53_DurationIsReadOncePerDecision(t *testing.T) {
 		for from, before := range all {
 			for to, after := range all {
 				t.Run(from+" to "+to, func(t *testing.T) {
-					guard(t, patience, func() {
+					breakertest.Guard(t, breakertest.Patience, func() {
 						clk := &askingClock{}
 						c := breaker.Must(breaker.NewCircuit("test", breaker.WithClock(clk), before))
 						reload := []breaker.Option{after, before}
@@ -1388,7 +1356,7 @@ func TestBC53_DurationIsReadOncePerDecision(t *testing.T) {
 						for i := range 20 {
 							err := error(nil)
 							if i%3 == 0 {
-								err = errBoom
+								err = breakertest.ErrBoom
 							}
 							_ = c.Run(context.Background(), func(context.Context) error { return err })
 							_, _, _ = c.Snapshot(), c.State(), c.Ready()
@@ -1405,11 +1373,11 @@ func TestBC53_DurationIsReadOncePerDecision(t *testing.T) {
 		}
 	})
 	t.Run("under traffic", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0()
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0()
 			views := []*breaker.Breaker[int]{
-				breaker.Must(breaker.Over[int](r.c)),
-				breaker.Must(breaker.Over[int](r.c, breaker.WithTimeout(time.Hour))),
+				breaker.Must(breaker.Over[int](r.C)),
+				breaker.Must(breaker.Over[int](r.C, breaker.WithTimeout(time.Hour))),
 			}
 			stop := make(chan struct{})
 			var background sync.WaitGroup
@@ -1420,7 +1388,7 @@ func TestBC53_DurationIsReadOncePerDecision(t *testing.T) {
 						return
 					default:
 					}
-					_ = r.c.Configure(breaker.WithOpenTimeout(time.Duration(1+i%2)*time.Second), breaker.WithFailureThreshold(3+i%2))
+					_ = r.C.Configure(breaker.WithOpenTimeout(time.Duration(1+i%2)*time.Second), breaker.WithFailureThreshold(3+i%2))
 					runtime.Gosched()
 				}
 			})
@@ -1434,36 +1402,37 @@ func TestBC53_DurationIsReadOncePerDecision(t *testing.T) {
 			calls.Wait()
 			close(stop)
 			background.Wait()
-			r.state(breaker.Closed)
-			require.Zero(w, r.c.Snapshot().Totals.Failures)
-			require.EqualValues(w, 1000, r.c.Snapshot().Totals.Calls)
-			r.idle()
+			r.Is(breaker.Closed)
+			require.Zero(w, r.C.Snapshot().Totals.Failures)
+			require.EqualValues(w, 1000, r.C.Snapshot().Totals.Calls)
+			r.Idle()
 		})
 	})
 }
 
-func TestBC62_NilAndZeroFailPolitely(t *testing.T) {
-	bothClocks(t, func(w *world) {
-		states := map[string]func(*rig){
-			"closed":    func(*rig) {},
-			"open":      func(r *rig) { r.trip() },
-			"half-open": func(r *rig) { r.trip(); r.add(10 * time.Second); r.ok(1) },
+// BC-62.
+func TestNilAndZeroFailPolitely(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		states := map[string]func(*breakertest.Rig){
+			"closed":    func(*breakertest.Rig) {},
+			"open":      func(r *breakertest.Rig) { r.Trip() },
+			"half-open": func(r *breakertest.Rig) { r.Trip(); r.Add(10 * time.Second); r.Succeeds(1) },
 		}
 		for name, to := range states {
 			for _, m := range []breaker.Mode{breaker.Auto, breaker.ForcedOpen, breaker.ForcedClosed, breaker.Shadow} {
-				r := w.r0(breaker.WithSuccessThreshold(2))
+				r := w.R0(breaker.WithSuccessThreshold(2))
 				to(r)
-				r.c.SetMode(m)
-				before := r.c.Snapshot()
-				_, err := r.b.Do(w.Context(), nil)
+				r.C.SetMode(m)
+				before := r.C.Snapshot()
+				_, err := r.B.Do(w.Context(), nil)
 				require.ErrorIs(w, err, breaker.ErrNilFunc, "%s %v", name, m)
-				require.ErrorIs(w, r.b.Try(w.Context(), nil).Err, breaker.ErrNilFunc)
-				require.ErrorIs(w, r.c.Run(w.Context(), nil), breaker.ErrNilFunc)
-				_, err = r.b.Wrap(nil)(w.Context())
+				require.ErrorIs(w, r.B.Try(w.Context(), nil).Err, breaker.ErrNilFunc)
+				require.ErrorIs(w, r.C.Run(w.Context(), nil), breaker.ErrNilFunc)
+				_, err = r.B.Wrap(nil)(w.Context())
 				require.ErrorIs(w, err, breaker.ErrNilFunc)
-				_, err = r.b.DoOr(w.Context(), nil, nil)
+				_, err = r.B.DoOr(w.Context(), nil, nil)
 				require.ErrorIs(w, err, breaker.ErrNilFunc)
-				require.Equal(w, before, r.c.Snapshot(), "%s %v: something was counted or taken", name, m)
+				require.Equal(w, before, r.C.Snapshot(), "%s %v: something was counted or taken", name, m)
 			}
 		}
 	})
@@ -1479,7 +1448,7 @@ func TestBC62_NilAndZeroFailPolitely(t *testing.T) {
 				"Reset": c.Reset, "OfferProbe": c.OfferProbe, "SetMode": func() { c.SetMode(breaker.Auto) },
 				"Configure": func() { _ = c.Configure() }, "Close": func() { _ = c.Close() },
 			} {
-				require.Contains(t, fmt.Sprint(panicOf(use)), "Circuit", name)
+				require.Contains(t, fmt.Sprint(breakertest.PanicOf(use)), "Circuit", name)
 			}
 		}
 		for _, b := range []*breaker.Breaker[int]{nil, {}} {
@@ -1489,452 +1458,102 @@ func TestBC62_NilAndZeroFailPolitely(t *testing.T) {
 				"Name": func() { b.Name() }, "State": func() { b.State() }, "Ready": func() { b.Ready() },
 				"Snapshot": func() { b.Snapshot() }, "Close": func() { _ = b.Close() },
 			} {
-				require.Contains(t, fmt.Sprint(panicOf(use)), "Breaker", name)
+				require.Contains(t, fmt.Sprint(breakertest.PanicOf(use)), "Breaker", name)
 			}
 		}
 	})
 	t.Run("nil hooks and a nil alternative", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0(breaker.WithHooks(breaker.Hooks{}))
-			r.trip()
-			r.rejected()
-			_, err := r.b.DoOr(w.Context(), func(context.Context) (int, error) { return 1, nil }, nil)
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithHooks(breaker.Hooks{}))
+			r.Trip()
+			r.Rejected()
+			_, err := r.B.DoOr(w.Context(), func(context.Context) (int, error) { return 1, nil }, nil)
 			require.ErrorIs(w, err, breaker.ErrOpen)
 		})
 	})
-	t.Run("nil options are refused", func(t *testing.T) {
-		var noClock *clock.Mock
-		for name, opt := range map[string]breaker.Option{
-			"Option": nil, "Classifier": breaker.WithClassifier(nil), "Clock": breaker.WithClock(nil), "a typed nil Clock": breaker.WithClock(noClock),
-			"Rand": breaker.WithRand(nil), "Logger": breaker.WithLogger(nil), "HealthCheck": breaker.WithHealthCheck(time.Second, nil),
-			"Ignore": breaker.WithIgnore(nil), "FailOn": breaker.WithFailOn(errBoom, nil), "When": breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(1), nil)),
-		} {
-			_, err := breaker.NewCircuit("test", opt)
-			require.Error(t, err, name)
-			require.ErrorContains(t, err, name[strings.LastIndex(name, " ")+1:])
-		}
-		_, err := breaker.New[int]("test", breaker.WithResult[int](nil))
-		require.ErrorContains(t, err, "Result")
-		_, err = breaker.Over[int](nil)
-		require.ErrorContains(t, err, "Circuit")
-		_, err = breaker.NewCircuit("")
-		require.Error(t, err)
+}
+
+// BC-145.
+func TestExtremesThatAreAllowedWork(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		const century = 100 * 365 * 24 * time.Hour
+		r := w.R0(breaker.WithOpenTimeout(century), breaker.WithProbeLease(century), breaker.WithRamp(century), breaker.WithOpenHint(century), breaker.WithFailureThreshold(1))
+		r.Trip()
+		require.Equal(w, century, r.Rejected().RetryAfter())
+		r.C.OfferProbe()
+		r.Gate()
+		require.Equal(w, century, r.Rejected().RetryAfter())
 	})
 }
 
-func TestBC144_ZeroGivenIsNotZeroMissing(t *testing.T) {
-	refused := map[string]breaker.Option{
-		"FailureThreshold": breaker.WithFailureThreshold(0),
-		"SuccessThreshold": breaker.WithSuccessThreshold(0),
-		"HalfOpenProbes":   breaker.WithHalfOpenProbes(0),
-		"OpenTimeout":      breaker.WithOpenTimeout(0),
-		"ProbeLease":       breaker.WithProbeLease(0),
-		"Interval":         breaker.WithHealthCheck(0, func(context.Context) error { return nil }),
-		"Timeout":          breaker.WithHealthCheck(1, func(context.Context) error { return nil }, breaker.HealthTimeout(0)),
-		"Trip":             breaker.WithTrip(),
-	}
-	for name, opt := range refused {
-		_, err := breaker.NewCircuit("test", opt)
-		require.ErrorContains(t, err, name)
-	}
-	for name, opts := range map[string][]breaker.Option{
-		"any spacing":   {breaker.WithFailureWindow(0)},
-		"no hint":       {breaker.WithOpenHint(0)},
-		"no ramp":       {breaker.WithRamp(0)},
-		"no limit":      {breaker.WithMaxInFlight(0)},
-		"no backoff":    {breaker.WithOpenBackoff(0, 0, 0)},
-		"no jitter":     {breaker.WithOpenBackoff(1, time.Hour, 0)},
-		"no timeout":    {breaker.WithTimeout(0)},
-		"start at once": {breaker.WithHealthCheck(1, func(context.Context) error { return nil }, breaker.HealthJitter(0))},
-	} {
-		_, err := breaker.New[int]("test", opts...)
-		require.NoError(t, err, name)
-	}
-	c := breaker.Must(breaker.NewCircuit("test", breaker.WithOpenHint(0)))
-	require.Zero(t, c.Config().OpenHint, "not the default of 5m")
-	t.Run("defaults that follow another option", func(t *testing.T) {
-		c := breaker.Must(breaker.NewCircuit("test", breaker.WithSuccessThreshold(7), breaker.WithOpenTimeout(time.Second)))
-		require.Equal(t, 7, c.Config().HalfOpenProbes)
-		require.Equal(t, time.Second, c.Config().ProbeLease)
-		require.NoError(t, c.Configure(breaker.WithSuccessThreshold(3), breaker.WithOpenTimeout(time.Minute)))
-		require.Equal(t, 3, c.Config().HalfOpenProbes)
-		require.Equal(t, time.Minute, c.Config().ProbeLease)
-		require.NoError(t, c.Configure(breaker.WithHalfOpenProbes(1), breaker.WithProbeLease(time.Hour)))
-		require.NoError(t, c.Configure(breaker.WithSuccessThreshold(5), breaker.WithOpenTimeout(time.Second)))
-		require.Equal(t, 1, c.Config().HalfOpenProbes)
-		require.Equal(t, time.Hour, c.Config().ProbeLease)
-	})
-	t.Run("in any order, the later of two", func(t *testing.T) {
-		c := breaker.Must(breaker.NewCircuit("test", breaker.WithHalfOpenProbes(1), breaker.WithFailureThreshold(9), breaker.WithSuccessThreshold(4), breaker.WithFailureThreshold(8)))
-		require.Equal(t, 8, c.Config().FailureThreshold)
-		require.Equal(t, 4, c.Config().SuccessThreshold)
-		require.Equal(t, 1, c.Config().HalfOpenProbes)
-	})
-}
-
-func TestBC145_NonsenseIsRefused(t *testing.T) {
-	nan, inf := math.NaN(), math.Inf(1)
-	check := func(context.Context) error { return nil }
-	nonsense := map[string]struct {
-		field string
-		opt   breaker.Option
-	}{
-		"threshold -1":       {"FailureThreshold", breaker.WithFailureThreshold(-1)},
-		"threshold huge":     {"FailureThreshold", breaker.WithFailureThreshold(math.MaxInt)},
-		"window -1":          {"FailureWindow", breaker.WithFailureWindow(-1)},
-		"window huge":        {"FailureWindow", breaker.WithFailureWindow(math.MaxInt64)},
-		"successes -1":       {"SuccessThreshold", breaker.WithSuccessThreshold(-1)},
-		"probes -1":          {"HalfOpenProbes", breaker.WithHalfOpenProbes(-1)},
-		"timeout -1":         {"OpenTimeout", breaker.WithOpenTimeout(-1)},
-		"timeout huge":       {"OpenTimeout", breaker.WithOpenTimeout(math.MaxInt64)},
-		"hint -1":            {"OpenHint", breaker.WithOpenHint(-1)},
-		"lease -1":           {"ProbeLease", breaker.WithProbeLease(-1)},
-		"ramp -1":            {"Ramp", breaker.WithRamp(-1)},
-		"in flight -1":       {"MaxInFlight", breaker.WithMaxInFlight(-1)},
-		"mode 9":             {"Mode", breaker.WithMode(9)},
-		"factor below 1":     {"Factor", breaker.WithOpenBackoff(0.5, time.Hour, 0)},
-		"factor NaN":         {"Factor", breaker.WithOpenBackoff(nan, time.Hour, 0)},
-		"factor Inf":         {"Factor", breaker.WithOpenBackoff(inf, time.Hour, 0)},
-		"backoff max":        {"Max", breaker.WithOpenBackoff(2, time.Second, 0)},
-		"jitter -1":          {"Jitter", breaker.WithOpenBackoff(2, time.Hour, -1)},
-		"jitter 2":           {"Jitter", breaker.WithOpenBackoff(2, time.Hour, 2)},
-		"jitter NaN":         {"Jitter", breaker.WithOpenBackoff(2, time.Hour, nan)},
-		"rate 0":             {"Rate", breaker.WithTrip(breaker.FailureRate(0, 1, breaker.LastCalls(1)))},
-		"rate -1":            {"Rate", breaker.WithTrip(breaker.FailureRate(-1, 1, breaker.LastCalls(1)))},
-		"rate 1.01":          {"Rate", breaker.WithTrip(breaker.FailureRate(1.01, 1, breaker.LastCalls(1)))},
-		"rate NaN":           {"Rate", breaker.WithTrip(breaker.FailureRate(nan, 1, breaker.LastCalls(1)))},
-		"rate Inf":           {"Rate", breaker.WithTrip(breaker.FailureRate(inf, 1, breaker.LastCalls(1)))},
-		"rate too small":     {"Rate", breaker.WithTrip(breaker.FailureRate(1e-9, 1, breaker.LastCalls(1)))},
-		"minimum 0":          {"MinCalls", breaker.WithTrip(breaker.FailureRate(1, 0, breaker.LastCalls(1)))},
-		"minimum -1":         {"MinCalls", breaker.WithTrip(breaker.FailureRate(1, -1, breaker.Last(1)))},
-		"window of no calls": {"Window", breaker.WithTrip(breaker.FailureRate(1, 1, breaker.LastCalls(0)))},
-		"window of -1 calls": {"LastCalls", breaker.WithTrip(breaker.FailureRate(1, 1, breaker.LastCalls(-1)))},
-		"window beyond use":  {"LastCalls", breaker.WithTrip(breaker.FailureRate(1, 1, breaker.LastCalls(math.MaxInt)))},
-		"window of no time":  {"Window", breaker.WithTrip(breaker.FailureRate(1, 1, breaker.Last(0)))},
-		"window of -1s":      {"Last", breaker.WithTrip(breaker.FailureRate(1, 1, breaker.Last(-time.Second)))},
-		"slow 0":             {"Slow", breaker.WithTrip(breaker.SlowCallRate(0, 1, 1, breaker.LastCalls(1)))},
-		"slow -1":            {"Slow", breaker.WithTrip(breaker.SlowCallRate(-1, 1, 1, breaker.LastCalls(1)))},
-		"slow rate 0":        {"Rate", breaker.WithTrip(breaker.SlowCallRate(1, 0, 1, breaker.LastCalls(1)))},
-		"consecutive 0":      {"Failures", breaker.WithTrip(breaker.ConsecutiveFailures(0))},
-		"consecutive -1":     {"Failures", breaker.WithTrip(breaker.ConsecutiveFailures(-1))},
-		"consecutive huge":   {"Failures", breaker.WithTrip(breaker.ConsecutiveFailures(math.MaxInt))},
-		"count 0":            {"Failures", breaker.WithTrip(breaker.FailureCount(0, time.Second))},
-		"count huge":         {"Failures", breaker.WithTrip(breaker.FailureCount(math.MaxInt, time.Second))},
-		"count in no time":   {"Within", breaker.WithTrip(breaker.FailureCount(1, 0))},
-		"count in -1s":       {"Within", breaker.WithTrip(breaker.FailureCount(1, -time.Second))},
-		"no window":          {"Window", breaker.WithTrip(breaker.TripWhen(breaker.Window{}, func(breaker.Counts) bool { return false }))},
-		"zero trip":          {"Trip", breaker.WithTrip(breaker.TripCondition{})},
-		"zero trip beside":   {"Trip[1]", breaker.WithTrip(breaker.ConsecutiveFailures(1), breaker.TripCondition{})},
-		"check interval -1":  {"Interval", breaker.WithHealthCheck(-1, check)},
-		"check timeout -1":   {"Timeout", breaker.WithHealthCheck(1, check, breaker.HealthTimeout(-1))},
-		"check jitter -1":    {"Jitter", breaker.WithHealthCheck(1, check, breaker.HealthJitter(-1))},
-		"a literal's zeros":  {"FailureThreshold", breaker.Config{}.Options()[0]},
-	}
-	if math.MaxInt == math.MaxInt32 { // as much as is allowed
-		delete(nonsense, "threshold huge")
-		delete(nonsense, "consecutive huge")
-		delete(nonsense, "count huge")
-	}
-	for name, tc := range nonsense {
-		t.Run(name, func(t *testing.T) {
-			_, err := breaker.NewCircuit("test", tc.opt)
-			require.ErrorContains(t, err, tc.field)
-			_, err = breaker.New[int]("test", tc.opt)
-			require.ErrorContains(t, err, tc.field)
-
-			c := breaker.Must(breaker.NewCircuit("test", breaker.WithFailureThreshold(2), breaker.WithClock(clock.NewMock())))
-			_ = c.Run(context.Background(), func(context.Context) error { return errBoom })
-			before, config := c.Snapshot(), c.Config()
-			require.ErrorContains(t, c.Configure(breaker.WithSuccessThreshold(9), tc.opt), tc.field)
-			require.Equal(t, config, c.Config(), "nonsense changes nothing")
-			require.Equal(t, before, c.Snapshot())
-		})
-	}
-	t.Run("all that is wrong is named at once", func(t *testing.T) {
-		_, err := breaker.New[int]("", breaker.WithFailureThreshold(-7), breaker.WithOpenTimeout(-1), breaker.WithTimeout(-2), breaker.WithHalfOpenProbes(-3))
-		for _, part := range []string{"FailureThreshold", "-7", "OpenTimeout", "Timeout", "HalfOpenProbes", "-3", "name"} {
-			require.ErrorContains(t, err, part)
-		}
-		joined, ok := err.(interface{ Unwrap() []error })
-		require.True(t, ok, "errors.Join")
-		require.GreaterOrEqual(t, len(joined.Unwrap()), 5)
-	})
-	t.Run("an option in the wrong place", func(t *testing.T) {
-		c := breaker.Must(breaker.NewCircuit("test"))
-		timeout := breaker.WithTimeout(time.Second)
-		result := breaker.WithResult(func(int, error) breaker.Outcome { return breaker.Success })
-		for name, opt := range map[string]breaker.Option{"Timeout": timeout, "Result": result} {
-			_, err := breaker.NewCircuit("test", opt)
-			require.ErrorContains(t, err, name)
-			require.ErrorContains(t, c.Configure(opt), name)
-		}
-		for name, opt := range map[string]breaker.Option{
-			"FailureThreshold": breaker.WithFailureThreshold(1), "Clock": breaker.WithClock(clock.NewMock()), "Mode": breaker.WithMode(breaker.Shadow), "Hooks": breaker.WithHooks(breaker.Hooks{}),
-		} {
-			_, err := breaker.Over[int](c, opt)
-			require.ErrorContains(t, err, name)
-		}
-		for name, opt := range map[string]breaker.Option{
-			"Clock": breaker.WithClock(clock.NewMock()), "Hooks": breaker.WithHooks(breaker.Hooks{}), "Snapshot": breaker.WithSnapshot(breaker.Snapshot{}),
-		} {
-			require.ErrorContains(t, c.Configure(opt), name)
-		}
-		require.Contains(t, fmt.Sprint(panicOf(func() { c.SetMode(9) })), "SetMode")
-	})
-	t.Run("extremes that are allowed work", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			const century = 100 * 365 * 24 * time.Hour
-			r := w.r0(breaker.WithOpenTimeout(century), breaker.WithProbeLease(century), breaker.WithRamp(century), breaker.WithOpenHint(century), breaker.WithFailureThreshold(1))
-			r.trip()
-			require.Equal(w, century, r.rejected().RetryAfter())
-			r.c.OfferProbe()
-			r.gate()
-			require.Equal(w, century, r.rejected().RetryAfter())
-		})
-	})
-}
-
-func TestBC147_RebuildingDoesNotForget(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
-		r.trip()
-		w.at(2 * time.Second)
-		require.NoError(w, r.c.Configure(breaker.WithOpenTimeout(time.Minute), breaker.WithFailureThreshold(4)))
-		r.state(breaker.Open)
-		require.Equal(w, 8*time.Second, r.rejected().RetryAfter())
-		require.Len(w, r.steps(), 1, "a reload is no transition")
-		w.at(10 * time.Second)
-		r.fail(1)
-		require.Equal(w, time.Minute, r.rejected().RetryAfter())
-		require.EqualValues(w, 4, r.c.Snapshot().Totals.Failures)
-	})
+// BC-147.
+func TestRebuildingDoesNotForget(t *testing.T) {
 	t.Run("half-open, with its progress and its probe", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(2))
-			r.trip()
-			w.at(10 * time.Second)
-			r.ok(1)
-			probe := r.gate()
-			require.NoError(w, r.c.Configure(breaker.WithHalfOpenProbes(1)))
-			require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
-			probe.finish(nil)
-			r.ok(1)
-			r.state(breaker.Closed)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(2))
+			r.Trip()
+			w.At(10 * time.Second)
+			r.Succeeds(1)
+			probe := r.Gate()
+			require.NoError(w, r.C.Configure(breaker.WithHalfOpenProbes(1)))
+			require.ErrorIs(w, r.Rejected(), breaker.ErrTooManyProbes)
+			probe.Finish(nil)
+			r.Succeeds(1)
+			r.Is(breaker.Closed)
 		})
-	})
-	t.Run("counts stay while their window does", func(t *testing.T) {
-		const minute = time.Minute
-		for name, tc := range map[string]struct {
-			before, after breaker.Option
-			left          int // failures that are then missing
-		}{
-			"run, lower":            {breaker.WithFailureThreshold(5), breaker.WithFailureThreshold(4), 1},
-			"run, higher":           {breaker.WithFailureThreshold(5), breaker.WithFailureThreshold(9), 6},
-			"failure window":        {join(breaker.WithFailureThreshold(5), breaker.WithFailureWindow(minute)), breaker.WithFailureThreshold(9), 6},
-			"failure window, lower": {join(breaker.WithFailureThreshold(5), breaker.WithFailureWindow(minute)), breaker.WithFailureThreshold(4), 1},
-			"failure count":         {breaker.WithTrip(breaker.FailureCount(5, minute)), breaker.WithTrip(breaker.FailureCount(9, minute)), 6},
-			"failure count, lower":  {breaker.WithTrip(breaker.FailureCount(5, minute)), breaker.WithTrip(breaker.FailureCount(4, minute)), 1},
-			"rate in time":          {breaker.WithTrip(breaker.FailureRate(1, 5, breaker.Last(minute))), breaker.WithTrip(breaker.FailureRate(1, 9, breaker.Last(minute))), 6},
-			"rate of calls":         {breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10))), breaker.WithTrip(breaker.FailureRate(1, 9, breaker.LastCalls(10))), 6},
-			"something else":        {breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10))), breaker.WithOpenTimeout(time.Hour), 2},
-			"a rule more":           {breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10))), breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10)), breaker.FailureCount(100, minute)), 2},
-			"a rule more, in time":  {breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10))), breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10)), breaker.FailureRate(1, 100, breaker.Last(minute))), 2},
-			"another window":        {breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10))), breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(11))), 5},
-		} {
-			t.Run(name, func(t *testing.T) {
-				everywhere(t, func(w *world) {
-					r := w.r0(tc.before)
-					r.fail(3)
-					require.NoError(w, r.c.Configure(tc.after))
-					r.fail(tc.left - 1)
-					r.state(breaker.Closed)
-					r.fail(1)
-					r.state(breaker.Open)
-				})
-			})
-		}
 	})
 	t.Run("views share the circuit", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0()
-			texts := breaker.Must(breaker.Over[string](r.c))
-			again := breaker.Must(breaker.Over[int](r.c, breaker.WithTimeout(time.Hour)))
-			_, _ = texts.Do(w.Context(), func(context.Context) (string, error) { return "", errBoom })
-			_, _ = again.Do(w.Context(), func(context.Context) (int, error) { return 0, errBoom })
-			r.fail(1)
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0()
+			texts := breaker.Must(breaker.Over[string](r.C))
+			again := breaker.Must(breaker.Over[int](r.C, breaker.WithTimeout(time.Hour)))
+			_, _ = texts.Do(w.Context(), func(context.Context) (string, error) { return "", breakertest.ErrBoom })
+			_, _ = again.Do(w.Context(), func(context.Context) (int, error) { return 0, breakertest.ErrBoom })
+			r.Fails(1)
 			_, err := texts.Do(w.Context(), func(context.Context) (string, error) { return "", nil })
 			require.ErrorIs(w, err, breaker.ErrOpen)
-			require.Same(w, r.c, texts.Circuit())
+			require.Same(w, r.C, texts.Circuit())
 			require.NoError(w, texts.Close())
 			require.Equal(w, "test", again.Name())
 		})
 	})
-	t.Run("a reload does not undo an operator's mode", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0()
-			r.c.SetMode(breaker.ForcedOpen)
-			require.NoError(w, r.c.Configure(breaker.WithMode(breaker.Auto), breaker.WithFailureThreshold(4)))
-			r.rejected()
-			require.NoError(w, r.c.Configure(breaker.WithMode(breaker.Shadow)))
-			r.ok(1)
-		})
-	})
 	t.Run("applying what is in force changes nothing", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
 			for name, policy := range policies() {
-				r := w.r0(policy, breaker.WithOpenBackoff(2, time.Hour, 0), breaker.WithMaxInFlight(50))
-				r.fail(9)
-				config := r.c.Config()
-				require.NoError(w, r.c.Configure(config.Options()...))
-				require.Equal(w, config, r.c.Config())
-				r.state(breaker.Closed)
-				r.fail(1)
-				require.Equal(w, breaker.Open, r.c.State(), name)
+				r := w.R0(policy, breaker.WithOpenBackoff(2, time.Hour, 0), breaker.WithMaxInFlight(50))
+				r.Fails(9)
+				config := r.C.Config()
+				require.NoError(w, r.C.Configure(config.Options()...))
+				require.Equal(w, config, r.C.Config())
+				r.Is(breaker.Closed)
+				r.Fails(1)
+				require.Equal(w, breaker.Open, r.C.State(), name)
 			}
 		})
 	})
-	t.Run("another health check takes over", func(t *testing.T) {
-		bubble(t, byDo, func(w *world) {
-			var old, now atomic.Int64
-			r := w.r0(breaker.WithOpenTimeout(time.Hour), breaker.WithHealthCheck(time.Second, func(context.Context) error { old.Add(1); return errBoom }))
-			r.trip()
-			w.at(1500 * time.Millisecond)
-			require.EqualValues(w, 1, old.Load())
-			require.NoError(w, r.c.Configure(breaker.WithHealthCheck(time.Second, func(context.Context) error { now.Add(1); return errBoom })))
-			w.at(10 * time.Second)
-			require.LessOrEqual(w, old.Load(), int64(2))
-			require.Positive(w, now.Load())
-		})
+}
+
+// K33.
+func TestCircuitsAreIsolated(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		shared := []breaker.Option{breaker.WithFailureWindow(60 * time.Second), breaker.WithOpenTimeout(15 * time.Second)}
+		a, b := w.Circuit(shared...), w.Circuit(shared...)
+		a.Trip()
+		b.Is(breaker.Closed)
+		b.Succeeds(10)
+		b.Fails(4)
+		b.Is(breaker.Closed)
+		require.EqualValues(w, 5, a.C.Snapshot().Totals.Failures)
+		require.EqualValues(w, 4, b.C.Snapshot().Totals.Failures)
+		require.NoError(w, a.C.Configure(breaker.WithFailureThreshold(1)))
+		require.Equal(w, 5, b.C.Config().FailureThreshold)
 	})
-}
-
-func TestK26_ZeroOptionsAreTheDefaults(t *testing.T) {
-	c, err := breaker.NewCircuit("test")
-	require.NoError(t, err)
-	cfg := c.Config()
-	require.Equal(t, 5, cfg.FailureThreshold)
-	require.Zero(t, cfg.FailureWindow)
-	require.Equal(t, 2, cfg.SuccessThreshold)
-	require.Equal(t, 2, cfg.HalfOpenProbes)
-	require.Equal(t, 30*time.Second, cfg.OpenTimeout)
-	require.Equal(t, 30*time.Second, cfg.ProbeLease)
-	require.Equal(t, 5*time.Minute, cfg.OpenHint)
-	require.Zero(t, cfg.MaxInFlight)
-	require.Zero(t, cfg.Ramp)
-	require.Equal(t, breaker.Auto, cfg.Mode)
-	require.Equal(t, breaker.DefaultConfig(), cfg)
-
-	_, err = breaker.NewCircuit("test", breaker.WithFailureThreshold(-1))
-	require.ErrorContains(t, err, "FailureThreshold")
-	require.ErrorContains(t, err, "-1")
-}
-
-func TestK27_PublishedSettings(t *testing.T) {
-	for _, tc := range []struct {
-		name              string
-		opts              []breaker.Option
-		open              time.Duration
-		successes, probes int
-		windowed          bool
-	}{
-		{"gateway", gatewayPreset(), 15 * time.Second, 1, 1, true},
-		{"chatbot", []breaker.Option{breaker.WithSuccessThreshold(2)}, 30 * time.Second, 2, 2, false},
-		{"relay", []breaker.Option{breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(3)}, 30 * time.Second, 3, 3, false},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.circuit(tc.opts...)
-				r.failuresAt(every(50_000, 6)...) // each more than 5 within 60s, and less
-				if tc.windowed {
-					r.state(breaker.Closed)
-				}
-			})
-			everywhere(t, func(w *world) {
-				r := w.circuit(tc.opts...)
-				r.fail(4)
-				r.state(breaker.Closed)
-				r.fail(1)
-				r.state(breaker.Open)
-				w.at(tc.open - 1)
-				r.rejected()
-				w.at(tc.open)
-				var probes []*gate
-				for range tc.probes {
-					probes = append(probes, r.gate())
-				}
-				require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
-				for i, g := range probes {
-					r.state(breaker.HalfOpen)
-					g.finish(nil)
-					require.Equal(w, i+1 == tc.successes, r.c.State() == breaker.Closed)
-				}
-				r.state(breaker.Closed)
-			})
-		})
-	}
-}
-
-func TestK33_CircuitsAreIsolated(t *testing.T) {
-	everywhere(t, func(w *world) {
-		shared := append([]breaker.Option(nil), gatewayPreset()...)
-		a, b := w.circuit(shared...), w.circuit(shared...)
-		a.trip()
-		b.state(breaker.Closed)
-		b.ok(10)
-		b.fail(4)
-		b.state(breaker.Closed)
-		require.EqualValues(w, 5, a.c.Snapshot().Totals.Failures)
-		require.EqualValues(w, 4, b.c.Snapshot().Totals.Failures)
-		require.NoError(w, a.c.Configure(breaker.WithFailureThreshold(1)))
-		require.Equal(w, 5, b.c.Config().FailureThreshold)
-	})
-}
-
-func TestK34_SettingsCanBeSwapped(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		r.fail(4)
-		require.NoError(w, r.c.Configure(breaker.WithFailureThreshold(1)))
-		require.Equal(w, 1, r.c.Config().FailureThreshold)
-		r.state(breaker.Closed) // Configure trips nothing by itself
-		r.c.Reset()
-		require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
-		r.fail(1)
-		r.state(breaker.Open)
-	})
-	t.Run("with the run so far", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit()
-			r.fail(4)
-			require.NoError(w, r.c.Configure(breaker.WithFailureThreshold(6)))
-			r.fail(1)
-			r.state(breaker.Closed)
-			r.fail(1)
-			r.state(breaker.Open)
-		})
-	})
-}
-
-// Without any configuration it never opened.
-func TestFault_EmptyConfigurationProtects(t *testing.T) {
-	for name, opts := range map[string][]breaker.Option{
-		"no options":         nil,
-		"the default config": breaker.DefaultConfig().Options(),
-	} {
-		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.circuit(opts...)
-				r.fail(5)
-				r.state(breaker.Open)
-			})
-		})
-	}
 }
 
 // Changing the configuration raced with calls.
-func TestFault_ConfigureWhileCalling(t *testing.T) {
-	bothClocks(t, func(w *world) {
-		r := w.r0(breaker.WithOpenTimeout(time.Microsecond))
+func TestConfigureWhileCalling(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		r := w.R0(breaker.WithOpenTimeout(time.Microsecond))
 		settings := [][]breaker.Option{
 			{breaker.WithFailureThreshold(2)},
 			{breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.LastCalls(10)))},
@@ -1955,10 +1574,10 @@ func TestFault_ConfigureWhileCalling(t *testing.T) {
 				for i := range 2000 {
 					err := error(nil)
 					if (g+i)%3 == 0 {
-						err = errBoom
+						err = breakertest.ErrBoom
 					}
 					var got error
-					v := panicOf(func() { got = r.c.Run(context.Background(), func(context.Context) error { return err }) })
+					v := breakertest.PanicOf(func() { got = r.C.Run(context.Background(), func(context.Context) error { return err }) })
 					if !assert.Nil(w, v, "a call panicked by itself") {
 						return
 					}
@@ -1973,16 +1592,19 @@ func TestFault_ConfigureWhileCalling(t *testing.T) {
 		for g := range 2 {
 			all.Go(func() {
 				for i := range 300 {
-					assert.NoError(w, r.c.Configure(settings[(g+i)%len(settings)]...))
-					_ = r.c.Config()
+					assert.NoError(w, r.C.Configure(settings[(g+i)%len(settings)]...))
+					_ = r.C.Config()
+					s := r.C.Snapshot()
+					assert.LessOrEqual(w, s.Counts.Failures, s.Totals.Failures)
+					_, _ = r.C.State(), r.C.Ready()
 					runtime.Gosched()
 				}
 			})
 		}
 		all.Wait()
-		totals := r.c.Snapshot().Totals
+		totals := r.C.Snapshot().Totals
 		require.Equal(w, finished.Load(), totals.Calls)
 		require.Equal(w, rejected.Load(), totals.Rejected)
-		r.idle()
+		r.Idle()
 	})
 }

@@ -9,12 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 )
 
 // A call that was never to be made took the place of a circuit that remembered a failure.
 func TestFault_NoCircuitForACallerWhoHasGone(t *testing.T) {
 	g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(1)))
-	_, _ = g.Do(context.Background(), "a", func(context.Context) (int, error) { return 0, errBoom })
+	_, _ = g.Do(context.Background(), "a", func(context.Context) (int, error) { return 0, breakertest.ErrBoom })
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err := g.Do(ctx, "b", func(context.Context) (int, error) { return 0, nil })

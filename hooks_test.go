@@ -2,7 +2,6 @@ package breaker_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -16,42 +15,44 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 )
 
-func TestBC55_OneChangeOneEventInOrder(t *testing.T) {
-	bothClocks(t, func(w *world) {
-		r := w.r0(breaker.WithSuccessThreshold(2), breaker.WithHalfOpenProbes(2), breaker.WithOpenTimeout(time.Millisecond))
+// BC-55.
+func TestOneChangeOneEventInOrder(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		r := w.R0(breaker.WithSuccessThreshold(2), breaker.WithHalfOpenProbes(2), breaker.WithOpenTimeout(time.Millisecond))
 		const workers, each = 64, 500
 		var all sync.WaitGroup
 		for i := range workers {
 			all.Go(func() {
 				rng := rand.New(rand.NewPCG(1, uint64(i)))
 				for range each {
-					err := errBoom
+					err := breakertest.ErrBoom
 					if rng.IntN(3) > 0 {
 						err = nil
 					}
-					_ = r.c.Run(context.Background(), func(context.Context) error { return err })
+					_ = r.C.Run(context.Background(), func(context.Context) error { return err })
 					switch rng.IntN(50) {
 					case 0:
-						r.c.Reset()
+						r.C.Reset()
 					case 1:
-						r.c.Trip(nil)
+						r.C.Trip(nil)
 					case 2:
-						r.c.OfferProbe()
+						r.C.OfferProbe()
 					}
 				}
 			})
 		}
 		all.Wait()
-		if w.clk == nil {
+		if w.Clk == nil {
 			synctest.Wait() // a goroutine may still be delivering
 		}
-		r.c.Trip(errClient) // the last event of all
-		r.c.OfferProbe()
-		r.c.Trip(errClient)
-		events := r.events.waitFor(w, func(all []breaker.Transition) bool {
-			return len(all) > 0 && all[len(all)-1].Epoch == r.c.Snapshot().Epoch
+		r.C.Trip(breakertest.ErrClient) // the last event of all
+		r.C.OfferProbe()
+		r.C.Trip(breakertest.ErrClient)
+		events := r.Events.WaitFor(w, func(all []breaker.Transition) bool {
+			return len(all) > 0 && all[len(all)-1].Epoch == r.C.Snapshot().Epoch
 		})
 		require.Greater(w, len(events), 100)
 		require.Equal(w, breaker.Closed, events[0].From)
@@ -63,26 +64,27 @@ func TestBC55_OneChangeOneEventInOrder(t *testing.T) {
 				require.False(w, e.At.Before(events[i-1].At))
 			}
 		}
-		require.Equal(w, events[len(events)-1].To, r.c.Snapshot().State)
-		r.idle()
+		require.Equal(w, events[len(events)-1].To, r.C.Snapshot().State)
+		r.Idle()
 	})
 }
 
-func TestBC137_HooksMayAsk(t *testing.T) {
-	everywhere(t, func(w *world) {
-		var r *rig
+// BC-137.
+func TestHooksMayAsk(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		var r *breakertest.Rig
 		asked := make(map[string]int)
 		ask := func(who string) {
 			asked[who]++
 			if asked[who] > 20 {
 				return
 			}
-			_, _, _, _ = r.c.State(), r.c.Snapshot(), r.c.Ready(), r.c.Config()
-			for range r.c.Circuits() {
+			_, _, _, _ = r.C.State(), r.C.Snapshot(), r.C.Ready(), r.C.Config()
+			for range r.C.Circuits() {
 			}
-			_ = r.c.Configure(breaker.WithMaxInFlight(100 + asked[who]))
+			_ = r.C.Configure(breaker.WithMaxInFlight(100 + asked[who]))
 			if who == "StateChange" || who == "Rescue" { // a call that succeeds would end the run elsewhere
-				_ = r.c.Run(context.Background(), func(context.Context) error { return nil })
+				_ = r.C.Run(context.Background(), func(context.Context) error { return nil })
 			}
 		}
 		opts := []breaker.Option{
@@ -98,62 +100,52 @@ func TestBC137_HooksMayAsk(t *testing.T) {
 			breaker.WithOpenBackoff(2, time.Hour, 0.5),
 			breaker.WithSuccessThreshold(3),
 		}
-		if w.way.name != byPolicy.name {
+		if w.Way.Name != breakertest.ByPolicy.Name {
 			opts = append(opts, breaker.WithClassifier(func(error) breaker.Outcome { ask("Classifier"); return breaker.Failure }))
 		}
-		r = w.r0(opts...)
-		_ = r.call(nil)
+		r = w.R0(opts...)
+		_ = r.Call(nil)
 		for range 3 {
-			_ = r.call(errBoom)
+			_ = r.Call(breakertest.ErrBoom)
 		}
-		r.state(breaker.Open)
-		_, _ = r.b.DoOr(w.Context(), func(context.Context) (int, error) { return 1, nil }, func(context.Context, error) (int, error) { return 2, nil })
-		w.add(time.Minute)
+		r.Is(breaker.Open)
+		_, _ = r.B.DoOr(w.Context(), func(context.Context) (int, error) { return 1, nil }, func(context.Context, error) (int, error) { return 2, nil })
+		w.Add(time.Minute)
 		for range 3 {
-			_ = r.call(nil)
+			_ = r.Call(nil)
 		}
-		r.state(breaker.Closed)
-		r.c.Trip(nil)
-		r.c.OfferProbe()
-		r.c.Reset()
+		r.Is(breaker.Closed)
+		r.C.Trip(nil)
+		r.C.OfferProbe()
+		r.C.Reset()
 		for _, who := range []string{"StateChange", "Call", "Reject", "Rescue", "TripWhen", "Logger", "Rand"} {
 			require.Positive(w, asked[who], who)
 		}
 	})
 	t.Run("a hook may move the state", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			var r *rig
-			r = w.r0(breaker.WithHooks(breaker.Hooks{StateChange: func(t breaker.Transition) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			var r *breakertest.Rig
+			r = w.R0(breaker.WithHooks(breaker.Hooks{StateChange: func(t breaker.Transition) {
 				if t.To == breaker.Open {
-					r.c.Reset()
+					r.C.Reset()
 				}
 			}}))
 			for range 10 {
-				r.fail(3)
-				r.state(breaker.Closed)
+				r.Fails(3)
+				r.Is(breaker.Closed)
 			}
-			require.Len(w, r.steps(), 20)
-		})
-	})
-	t.Run("a clock may ask", func(t *testing.T) {
-		guard(t, patience, func() {
-			clk := &askingClock{}
-			c := breaker.Must(breaker.NewCircuit("test", breaker.WithClock(clk), breaker.WithFailureThreshold(1)))
-			clk.ask = func() { c.State(); c.Snapshot(); c.Ready() }
-			_ = c.Run(context.Background(), func(context.Context) error { return errBoom })
-			require.Equal(t, breaker.Open, c.State())
-			require.ErrorIs(t, c.Run(context.Background(), func(context.Context) error { return nil }), breaker.ErrOpen)
+			require.Len(w, r.Steps(), 20)
 		})
 	})
 	t.Run("an error may ask", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0()
-			e := &askingError{ask: func() { r.c.State(); r.c.Snapshot() }}
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0()
+			e := &askingError{ask: func() { r.C.State(); r.C.Snapshot() }}
 			for range 3 {
-				r.failWith(e)
+				r.FailsWith(e)
 			}
-			r.state(breaker.Open)
-			_ = r.c.Snapshot()
+			r.Is(breaker.Open)
+			_ = r.C.Snapshot()
 		})
 	})
 }
@@ -188,34 +180,35 @@ func (e *askingError) Is(error) bool { e.once(); return false }
 
 func (e *askingError) RetryAfter() time.Duration { e.once(); return 0 }
 
-func TestBC139_SlowHookSlowsNobodyElse(t *testing.T) {
-	bothClocks(t, func(w *world) {
+// BC-139.
+func TestSlowHookSlowsNobodyElse(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
 		hold := make(chan struct{})
 		entered := make(chan struct{})
 		var first sync.Once
-		r := w.r0(breaker.WithHooks(breaker.Hooks{StateChange: func(breaker.Transition) {
+		r := w.R0(breaker.WithHooks(breaker.Hooks{StateChange: func(breaker.Transition) {
 			first.Do(func() { close(entered); <-hold })
 		}}))
-		other := w.r0()
-		r.fail(2)
+		other := w.R0()
+		r.Fails(2)
 		var causing sync.WaitGroup
-		causing.Go(func() { _ = r.call(errBoom) })
+		causing.Go(func() { _ = r.Call(breakertest.ErrBoom) })
 		<-entered
-		r.state(breaker.Open)
+		r.Is(breaker.Open)
 		for range 100 {
-			r.rejected()
+			r.Rejected()
 		}
-		other.ok(1)
-		other.trip()
-		r.c.Reset() // its event waits behind the first
-		r.state(breaker.Closed)
-		r.ok(1)
-		r.fail(3)
-		r.state(breaker.Open)
-		w.add(10 * time.Second)
-		r.ok(1)
-		r.state(breaker.Closed)
-		require.Len(w, r.steps(), 1, "this hook was given first and has had one event")
+		other.Succeeds(1)
+		other.Trip()
+		r.C.Reset() // its event waits behind the first
+		r.Is(breaker.Closed)
+		r.Succeeds(1)
+		r.Fails(3)
+		r.Is(breaker.Open)
+		w.Add(10 * time.Second)
+		r.Succeeds(1)
+		r.Is(breaker.Closed)
+		require.Len(w, r.Steps(), 1, "this hook was given first and has had one event")
 		close(hold)
 		causing.Wait()
 		require.Equal(w, []string{
@@ -224,26 +217,26 @@ func TestBC139_SlowHookSlowsNobodyElse(t *testing.T) {
 			"closed>open at 0s: threshold reached",
 			"open>half-open at 10s: timeout expired",
 			"half-open>closed at 10s: recovered",
-		}, r.steps())
+		}, r.Steps())
 	})
 	t.Run("who delivers does not deliver for ever", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
 			hold := make(chan struct{})
 			entered := make(chan struct{})
 			var first sync.Once
-			r := w.r0(breaker.WithHooks(breaker.Hooks{StateChange: func(breaker.Transition) {
+			r := w.R0(breaker.WithHooks(breaker.Hooks{StateChange: func(breaker.Transition) {
 				first.Do(func() { close(entered); <-hold })
 			}}))
 			var causing sync.WaitGroup
-			causing.Go(func() { r.c.Trip(nil) })
+			causing.Go(func() { r.C.Trip(nil) })
 			<-entered
 			for range 50 {
-				r.c.Reset()
-				r.c.Trip(nil)
+				r.C.Reset()
+				r.C.Trip(nil)
 			}
 			close(hold)
 			causing.Wait()
-			all := r.events.waitFor(w, func(all []breaker.Transition) bool { return len(all) == 101 })
+			all := r.Events.WaitFor(w, func(all []breaker.Transition) bool { return len(all) == 101 })
 			for i := 1; i < len(all); i++ {
 				require.Greater(w, all[i].Epoch, all[i-1].Epoch)
 			}
@@ -253,24 +246,24 @@ func TestBC139_SlowHookSlowsNobodyElse(t *testing.T) {
 		for name, misbehave := range map[string]func(){"panics": func() { panic("hook") }, "exits": runtime.Goexit} {
 			for which, h := range rudeHooks(misbehave) {
 				t.Run(which+" "+name, func(t *testing.T) {
-					bothClocks(t, func(w *world) {
+					breakertest.BothClocks(t, func(w *breakertest.World) {
 						log := &logged{}
-						r := w.r0(breaker.WithHooks(h), breaker.WithLogger(slog.New(log)))
-						after := newRecorder()
-						r2 := w.r0(breaker.WithHooks(h), breaker.WithHooks(after.hooks()))
-						for _, r := range []*rig{r, r2} {
+						r := w.R0(breaker.WithHooks(h), breaker.WithLogger(slog.New(log)))
+						after := breakertest.NewRecorder()
+						r2 := w.R0(breaker.WithHooks(h), breaker.WithHooks(after.Hooks()))
+						for _, r := range []*breakertest.Rig{r, r2} {
 							for range 3 {
-								_ = inGoroutine(func() { _ = r.c.Run(context.Background(), func(context.Context) error { return errBoom }) })
+								_ = breakertest.InGoroutine(func() { _ = r.C.Run(context.Background(), func(context.Context) error { return breakertest.ErrBoom }) })
 							}
-							r.state(breaker.Open)
-							_ = inGoroutine(func() { _ = r.c.Run(context.Background(), func(context.Context) error { return nil }) })
-							_ = inGoroutine(func() {
-								_, _ = r.b.DoOr(context.Background(), func(context.Context) (int, error) { return 1, nil }, func(context.Context, error) (int, error) { return 1, nil })
+							r.Is(breaker.Open)
+							_ = breakertest.InGoroutine(func() { _ = r.C.Run(context.Background(), func(context.Context) error { return nil }) })
+							_ = breakertest.InGoroutine(func() {
+								_, _ = r.B.DoOr(context.Background(), func(context.Context) (int, error) { return 1, nil }, func(context.Context, error) (int, error) { return 1, nil })
 							})
-							require.EqualValues(w, 2, r.c.Snapshot().Totals.Rejected)
+							require.EqualValues(w, 2, r.C.Snapshot().Totals.Rejected)
 						}
-						after.waitFor(w, func(all []breaker.Transition) bool { return len(all) == 1 })
-						r.events.waitFor(w, func(all []breaker.Transition) bool { return len(all) == 1 })
+						after.WaitFor(w, func(all []breaker.Transition) bool { return len(all) == 1 })
+						r.Events.WaitFor(w, func(all []breaker.Transition) bool { return len(all) == 1 })
 						errorsLogged := 0
 						for _, rec := range log.list() {
 							if rec.Level == slog.LevelError {
@@ -285,13 +278,14 @@ func TestBC139_SlowHookSlowsNobodyElse(t *testing.T) {
 	})
 }
 
-func TestBC141_GaugeFollowsTheState(t *testing.T) {
-	everywhere(t, func(w *world) {
+// BC-141.
+func TestGaugeFollowsTheState(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
 		gauge := map[breaker.State]int{breaker.Closed: 1}
-		r := w.r0(breaker.WithHooks(breaker.Hooks{StateChange: func(t breaker.Transition) { gauge[t.From]--; gauge[t.To]++ }}))
+		r := w.R0(breaker.WithHooks(breaker.Hooks{StateChange: func(t breaker.Transition) { gauge[t.From]--; gauge[t.To]++ }}))
 		shows := func(want breaker.State) {
 			w.Helper()
-			r.state(want)
+			r.Is(want)
 			for s, n := range gauge {
 				if s == want {
 					require.Equal(w, 1, n, "%v", s)
@@ -301,68 +295,76 @@ func TestBC141_GaugeFollowsTheState(t *testing.T) {
 			}
 		}
 		shows(breaker.Closed)
-		r.trip()
+		r.Trip()
 		shows(breaker.Open)
-		w.at(10 * time.Second)
-		probe := r.gate()
+		w.At(10 * time.Second)
+		probe := r.Gate()
 		shows(breaker.HalfOpen)
-		probe.finish(errBoom)
+		probe.Finish(breakertest.ErrBoom)
 		shows(breaker.Open)
-		w.at(20 * time.Second)
-		probe = r.gate()
+		w.At(20 * time.Second)
+		probe = r.Gate()
 		shows(breaker.HalfOpen)
-		probe.finish(nil)
+		probe.Finish(nil)
 		shows(breaker.Closed)
-		w.at(time.Hour)
+		w.At(time.Hour)
 		shows(breaker.Closed)
 	})
 }
 
-func TestO04_OneCallbackPerTransitionInOrderOutsideTheLock(t *testing.T) {
-	everywhere(t, func(w *world) {
-		var r *rig
+// O04.
+func TestOneCallbackPerTransitionInOrderOutsideTheLock(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		var r *breakertest.Rig
 		var seen []breaker.State
-		r = w.circuit(breaker.WithHooks(breaker.Hooks{StateChange: func(t breaker.Transition) {
-			seen = append(seen, r.c.State())
-			require.Equal(w, t.To, r.c.Snapshot().State)
+		r = w.Circuit(breaker.WithHooks(breaker.Hooks{StateChange: func(t breaker.Transition) {
+			seen = append(seen, r.C.State())
+			require.Equal(w, t.To, r.C.Snapshot().State)
+		}, Call: func(context.Context, breaker.CallEvent) {
+			require.Equal(w, r.C.State(), r.C.Snapshot().State)
+		}, Reject: func(context.Context, breaker.RejectEvent) {
+			require.Equal(w, breaker.Open, r.C.State())
+			require.Equal(w, breaker.Open, r.C.Snapshot().State)
 		}}))
-		r.trip()
-		w.at(30 * time.Second)
-		r.ok(2)
+		r.Trip()
+		r.Rejected()
+		w.At(30 * time.Second)
+		r.Succeeds(2)
 		require.Equal(w, []breaker.State{breaker.Open, breaker.HalfOpen, breaker.Closed}, seen)
 		var epoch uint64
 		from := breaker.Closed
-		for _, e := range r.events.list() {
+		for _, e := range r.Events.List() {
 			require.Equal(w, from, e.From)
 			require.Greater(w, e.Epoch, epoch)
 			require.Equal(w, "test", e.Name)
 			require.False(w, e.Remote)
 			from, epoch = e.To, e.Epoch
 		}
-		require.Equal(w, epoch, r.c.Snapshot().Epoch)
+		require.Equal(w, epoch, r.C.Snapshot().Epoch)
 	})
 	t.Run("several hooks in the order given", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
 			var order []int
 			numbered := func(n int) breaker.Option {
 				return breaker.WithHooks(breaker.Hooks{StateChange: func(breaker.Transition) { order = append(order, n) }})
 			}
-			r := w.circuit(numbered(1), numbered(2), breaker.WithFailureThreshold(1), numbered(3))
-			r.trip()
+			r := w.Circuit(numbered(1), numbered(2), breaker.WithFailureThreshold(1), numbered(3))
+			r.Trip()
 			require.Equal(w, []int{1, 2, 3}, order)
 		})
 	})
 }
 
-func TestO05_LogLevelsAndAttributes(t *testing.T) {
-	everywhere(t, func(w *world) {
+// O05.
+func TestLogLevelsAndAttributes(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
 		log := &logged{}
-		r := w.circuit(breaker.WithLogger(slog.New(log)))
-		r.trip()
-		w.at(30 * time.Second)
-		r.fail(1)
-		w.at(60 * time.Second)
-		r.ok(2)
+		r := w.Circuit(breaker.WithLogger(slog.New(log)))
+		r.Trip()
+		w.At(30 * time.Second)
+		r.Fails(1)
+		w.At(60 * time.Second)
+		r.Succeeds(2)
 
 		type line struct {
 			level            slog.Level
@@ -383,24 +385,25 @@ func TestO05_LogLevelsAndAttributes(t *testing.T) {
 		}, got)
 		first := attrs(log.list()[0])
 		require.EqualValues(w, 5, first["failures"].Uint64())
-		require.True(w, first["until"].Time().Equal(w.start.Add(30*time.Second)))
-		require.Equal(w, errBoom, first["cause"].Any())
+		require.True(w, first["until"].Time().Equal(w.Start.Add(30*time.Second)))
+		require.Equal(w, breakertest.ErrBoom, first["cause"].Any())
 	})
 }
 
-func TestO06_OneReasonPerTransition(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		r.trip()
-		w.at(30 * time.Second)
-		r.fail(1)
-		w.at(60 * time.Second)
-		r.ok(2)
-		r.c.Trip(errClient)
-		w.at(61 * time.Second)
-		r.c.OfferProbe()
-		r.c.Reset()
-		r.c.Trip(nil)
+// O06.
+func TestOneReasonPerTransition(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit()
+		r.Trip()
+		w.At(30 * time.Second)
+		r.Fails(1)
+		w.At(60 * time.Second)
+		r.Succeeds(2)
+		r.C.Trip(breakertest.ErrClient)
+		w.At(61 * time.Second)
+		r.C.OfferProbe()
+		r.C.Reset()
+		r.C.Trip(nil)
 		require.Equal(w, []string{
 			"closed>open at 0s: threshold reached",
 			"open>half-open at 30s: timeout expired",
@@ -411,9 +414,9 @@ func TestO06_OneReasonPerTransition(t *testing.T) {
 			"open>half-open at 1m1s: health check",
 			"half-open>closed at 1m1s: manual",
 			"closed>open at 1m1s: manual",
-		}, r.steps())
-		for i, want := range []error{errBoom, nil, errBoom, nil, nil, errClient, nil, nil, nil} {
-			e := r.events.list()[i]
+		}, r.Steps())
+		for i, want := range []error{breakertest.ErrBoom, nil, breakertest.ErrBoom, nil, nil, breakertest.ErrClient, nil, nil, nil} {
+			e := r.Events.List()[i]
 			require.Equal(w, want, e.Cause, "the cause of event %d", i)
 			if e.To == breaker.Open {
 				require.True(w, e.Until.Equal(e.At.Add(30*time.Second)))
@@ -423,81 +426,36 @@ func TestO06_OneReasonPerTransition(t *testing.T) {
 		}
 	})
 	t.Run("a manual trip has no failure to blame", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			for name, before := range map[string]func(*rig){
-				"after a failure":                func(r *rig) { r.fail(1) },
-				"after a failure and a success":  func(r *rig) { r.fail(1); r.ok(1) },
-				"after an outage that is over":   func(r *rig) { r.trip(); r.c.Reset() },
-				"while probing after a failure":  func(r *rig) { r.trip(); r.c.OfferProbe() },
-				"with nothing that ever went by": func(*rig) {},
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			for name, before := range map[string]func(*breakertest.Rig){
+				"after a failure":                func(r *breakertest.Rig) { r.Fails(1) },
+				"after a failure and a success":  func(r *breakertest.Rig) { r.Fails(1); r.Succeeds(1) },
+				"after an outage that is over":   func(r *breakertest.Rig) { r.Trip(); r.C.Reset() },
+				"while probing after a failure":  func(r *breakertest.Rig) { r.Trip(); r.C.OfferProbe() },
+				"with nothing that ever went by": func(*breakertest.Rig) {},
 			} {
-				r := w.circuit()
+				r := w.Circuit()
 				before(r)
-				r.c.Trip(nil)
-				events := r.events.list()
+				r.C.Trip(nil)
+				events := r.Events.List()
 				require.NoError(w, events[len(events)-1].Cause, name)
-				require.NoError(w, r.rejected().Cause, name)
+				require.NoError(w, r.Rejected().Cause, name)
 			}
 		})
 	})
 	t.Run("counts are those of the stay that ended", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit()
-			r.ok(10)
-			r.trip()
-			w.at(30 * time.Second)
-			r.ok(1)
-			r.fail(1)
-			events := r.events.list()
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.Circuit()
+			r.Succeeds(10)
+			r.Trip()
+			w.At(30 * time.Second)
+			r.Succeeds(1)
+			r.Fails(1)
+			events := r.Events.List()
 			require.Equal(w, breaker.Counts{Successes: 10, Failures: 5, ConsecutiveFailures: 5}, events[0].Counts)
 			require.Zero(w, events[1].Counts)
 			require.EqualValues(w, 1, events[2].Counts.Successes)
 			require.EqualValues(w, 1, events[2].Counts.Failures)
 		})
 	})
-}
-
-// Reading the state in a hook waited for the lock that the hook ran under.
-func TestFault_HookReadsTheState(t *testing.T) {
-	everywhere(t, func(w *world) {
-		var r *rig
-		var seen []string
-		read := func(who string) { seen = append(seen, fmt.Sprint(who, " ", r.c.State(), " ", r.c.Snapshot().State)) }
-		r = w.r0(breaker.WithHooks(breaker.Hooks{
-			StateChange: func(breaker.Transition) { read("change") },
-			Call:        func(context.Context, breaker.CallEvent) { read("call") },
-			Reject:      func(context.Context, breaker.RejectEvent) { read("reject") },
-		}))
-		r.trip()
-		r.rejected()
-		w.at(10 * time.Second)
-		r.ok(1)
-		require.Contains(w, seen, "change open open")
-		require.Contains(w, seen, "reject open open")
-		require.Contains(w, seen, "change half-open half-open")
-		require.Contains(w, seen, "change closed closed")
-		require.Contains(w, seen, "call closed closed")
-	})
-}
-
-// A hook that panicked took the process with it, by way of a lock that was not held.
-func TestFault_PanickingHookHarmsNothing(t *testing.T) {
-	for name, hooks := range rudeHooks(func() { panic("hook") }) {
-		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.r0(breaker.WithHooks(hooks))
-				r.ok(1)
-				r.trip()
-				r.rejected()
-				w.at(10 * time.Second)
-				r.fail(1)
-				w.at(20 * time.Second)
-				r.ok(1)
-				r.state(breaker.Closed)
-				r.ok(10)
-				r.idle()
-				require.Len(w, r.steps(), 5, "the hooks beside it are told")
-			})
-		})
-	}
 }

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 	"github.com/breakerkit/breaker/internal/testenv"
 )
 
@@ -967,7 +968,7 @@ func TestModelTripWhenOfAnEndedStay(t *testing.T) {
 				end(c)
 				return true
 			}))))
-			guard(t, patience, func() { _ = c.Run(t.Context(), func(context.Context) error { return nil }) })
+			breakertest.Guard(t, breakertest.Patience, func() { _ = c.Run(t.Context(), func(context.Context) error { return nil }) })
 			want := map[string]breaker.State{"Trip": breaker.HalfOpen, "nothing": breaker.Open}[name]
 			if c.State() != want || asked != 1 {
 				t.Errorf("%v after %d questions, want %v", c.State(), asked, want)

@@ -9,118 +9,122 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 )
 
-func TestBC01_FailedProbeReopensWhateverThePolicySays(t *testing.T) {
+// BC-01.
+func TestFailedProbeReopensWhateverThePolicySays(t *testing.T) {
 	for name, policy := range policies() {
 		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.r0(policy, breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(1))
-				r.fail(10)
-				r.state(breaker.Open)
-				w.at(10 * time.Second) // any window is empty now
-				r.fail(1)
-				r.state(breaker.Open)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.R0(policy, breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(1))
+				r.Fails(10)
+				r.Is(breaker.Open)
+				w.At(10 * time.Second) // any window is empty now
+				r.Fails(1)
+				r.Is(breaker.Open)
 				for range 3 {
-					r.rejected()
+					r.Rejected()
 				}
-				w.at(20*time.Second - 1)
-				r.rejected()
-				w.at(20 * time.Second)
-				r.ok(3)
-				r.state(breaker.Closed)
+				w.At(20*time.Second - 1)
+				r.Rejected()
+				w.At(20 * time.Second)
+				r.Succeeds(3)
+				r.Is(breaker.Closed)
 			})
 		})
 	}
 }
 
-func TestBC01_SlowProbeIsAFailedProbe(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0(breaker.WithTrip(
+// BC-01.
+func TestSlowProbeIsAFailedProbe(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.R0(breaker.WithTrip(
 			breaker.SlowCallRate(2*time.Second, 0.5, 100, breaker.LastCalls(100)),
 			breaker.ConsecutiveFailures(3),
-		), breaker.WithSuccessThreshold(2), breaker.WithIgnore(errClient))
-		r.fail(3)
-		w.at(10 * time.Second)
-		slow := r.gate()
-		w.at(12 * time.Second)
-		slow.finish(nil) // its caller has the answer all the same
-		r.state(breaker.Open)
-		last := r.events.list()[2]
+		), breaker.WithSuccessThreshold(2), breaker.WithIgnore(breakertest.ErrClient))
+		r.Fails(3)
+		w.At(10 * time.Second)
+		slow := r.Gate()
+		w.At(12 * time.Second)
+		slow.Finish(nil) // its caller has the answer all the same
+		r.Is(breaker.Open)
+		last := r.Events.List()[2]
 		require.Equal(w, breaker.ReasonProbeFailed, last.Reason)
 		require.Error(w, last.Cause)
-		totals := r.c.Snapshot().Totals
+		totals := r.C.Snapshot().Totals
 		require.EqualValues(w, 1, totals.Successes)
 		require.EqualValues(w, 1, totals.Slow)
-		w.at(22*time.Second - 1)
-		r.rejected()
-		w.at(22 * time.Second)
-		fast := r.gate()
-		w.at(24*time.Second - 1)
-		fast.finish(nil)
-		r.state(breaker.HalfOpen)
-		if w.way.name != byPolicy.name {
-			ignored := r.gate()
-			w.add(5 * time.Second)
-			ignored.finish(errClient) // slow, but no verdict
-			r.state(breaker.HalfOpen)
+		w.At(22*time.Second - 1)
+		r.Rejected()
+		w.At(22 * time.Second)
+		fast := r.Gate()
+		w.At(24*time.Second - 1)
+		fast.Finish(nil)
+		r.Is(breaker.HalfOpen)
+		if w.Way.Name != breakertest.ByPolicy.Name {
+			ignored := r.Gate()
+			w.Add(5 * time.Second)
+			ignored.Finish(breakertest.ErrClient) // slow, but no verdict
+			r.Is(breaker.HalfOpen)
 		}
-		r.ok(1)
-		r.state(breaker.Closed)
+		r.Succeeds(1)
+		r.Is(breaker.Closed)
 	})
 }
 
-func TestBC02_FailedProbeStartsAFullPeriod(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
-		r.trip()
-		w.at(10 * time.Second)
-		r.fail(1)
+// BC-02.
+func TestFailedProbeStartsAFullPeriod(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.R0()
+		r.Trip()
+		w.At(10 * time.Second)
+		r.Fails(1)
 		for _, at := range []time.Duration{10_001 * time.Millisecond, 15 * time.Second, 19_999 * time.Millisecond} {
-			w.at(at)
-			r.state(breaker.Open)
-			require.Equal(w, 20*time.Second-at, r.rejected().RetryAfter())
-			require.True(w, r.c.Snapshot().Until.Equal(w.start.Add(20*time.Second)))
-			require.True(w, r.c.Snapshot().Since.Equal(w.start.Add(10*time.Second)))
+			w.At(at)
+			r.Is(breaker.Open)
+			require.Equal(w, 20*time.Second-at, r.Rejected().RetryAfter())
+			require.True(w, r.C.Snapshot().Until.Equal(w.Start.Add(20*time.Second)))
+			require.True(w, r.C.Snapshot().Since.Equal(w.Start.Add(10*time.Second)))
 		}
-		w.at(20 * time.Second)
-		r.ok(1)
+		w.At(20 * time.Second)
+		r.Succeeds(1)
 	})
 	t.Run("again and again", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			r.trip()
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
+			r.Trip()
 			for i := range 10 {
-				w.at(time.Duration(i+1) * 10 * time.Second)
-				r.fail(1)
-				r.rejected()
+				w.At(time.Duration(i+1) * 10 * time.Second)
+				r.Fails(1)
+				r.Rejected()
 			}
-			require.Len(w, r.steps(), 21)
+			require.Len(w, r.Steps(), 21)
 		})
 	})
 	t.Run("however late the probe came", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			r.trip()
-			w.at(time.Hour)
-			probe := r.gate()
-			w.add(5 * time.Second)
-			probe.finish(errBoom)
-			w.add(10*time.Second - 1)
-			r.rejected()
-			w.add(1)
-			r.ok(1)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
+			r.Trip()
+			w.At(time.Hour)
+			probe := r.Gate()
+			w.Add(5 * time.Second)
+			probe.Finish(breakertest.ErrBoom)
+			w.Add(10*time.Second - 1)
+			r.Rejected()
+			w.Add(1)
+			r.Succeeds(1)
 		})
 	})
 }
 
-func TestBC06_ClosingForgetsTheFailures(t *testing.T) {
+// BC-06.
+func TestClosingForgetsTheFailures(t *testing.T) {
 	const minute = time.Minute
 	for name, policy := range map[string]breaker.Option{
 		"threshold":     breaker.WithFailureThreshold(3),
@@ -130,60 +134,65 @@ func TestBC06_ClosingForgetsTheFailures(t *testing.T) {
 		"rate of calls": breaker.WithTrip(breaker.FailureRate(0.1, 3, breaker.LastCalls(100))),
 		"user's own":    breaker.WithTrip(breaker.TripWhen(breaker.Last(minute), func(c breaker.Counts) bool { return c.Failures >= 3 })),
 	} {
-		for how, closeIt := range map[string]func(*rig){
-			"by a probe":        func(r *rig) { r.add(10 * time.Second); r.ok(1) },
-			"by Reset":          func(r *rig) { r.c.Reset() },
-			"by Reset when due": func(r *rig) { r.add(10 * time.Second); r.c.Reset() },
-			"by a health check": func(r *rig) { r.c.OfferProbe(); r.ok(1) },
+		for how, closeIt := range map[string]func(*breakertest.Rig){
+			"by a probe":        func(r *breakertest.Rig) { r.Add(10 * time.Second); r.Succeeds(1) },
+			"by Reset":          func(r *breakertest.Rig) { r.C.Reset() },
+			"by Reset when due": func(r *breakertest.Rig) { r.Add(10 * time.Second); r.C.Reset() },
+			"by a health check": func(r *breakertest.Rig) { r.C.OfferProbe(); r.Succeeds(1) },
 		} {
 			t.Run(name+" "+how, func(t *testing.T) {
-				everywhere(t, func(w *world) {
-					r := w.r0(policy)
-					r.fail(3)
-					r.state(breaker.Open)
+				breakertest.Everywhere(t, func(w *breakertest.World) {
+					r := w.R0(policy)
+					r.Fails(3)
+					r.Is(breaker.Open)
 					closeIt(r)
-					r.state(breaker.Closed)
-					require.Zero(w, r.c.Snapshot().Counts)
-					require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
-					require.Empty(w, r.c.Snapshot().LastFailure)
-					w.add(time.Second)
-					r.fail(2)
-					r.state(breaker.Closed)
-					r.fail(1)
-					r.state(breaker.Open)
+					r.Is(breaker.Closed)
+					require.Zero(w, r.C.Snapshot().Counts)
+					require.Zero(w, r.C.Snapshot().ConsecutiveFailures)
+					require.Empty(w, r.C.Snapshot().LastFailure)
+					w.Add(time.Second)
+					r.Fails(2)
+					r.Is(breaker.Closed)
+					r.Fails(1)
+					r.Is(breaker.Open)
 				})
 			})
 		}
 		t.Run(name+" Reset of a closed circuit", func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.r0(policy)
-				r.fail(2)
-				pending := r.gate()
-				r.c.Reset()
-				require.Empty(w, r.steps(), "closed to closed is no transition")
-				require.Zero(w, r.c.Snapshot().Counts)
-				pending.finish(errBoom) // admitted before: void
-				r.fail(2)
-				r.state(breaker.Closed)
-				r.fail(1)
-				r.state(breaker.Open)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.R0(policy)
+				r.Fails(2)
+				pending := r.Gate()
+				r.C.Reset()
+				require.Empty(w, r.Steps(), "closed to closed is no transition")
+				require.Zero(w, r.C.Snapshot().Counts)
+				pending.Finish(breakertest.ErrBoom) // admitted before: void
+				r.Fails(2)
+				r.Is(breaker.Closed)
+				r.Fails(1)
+				r.Is(breaker.Open)
 			})
 		})
 	}
 	t.Run("successes are forgotten too, whatever happens in between", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			for name, meanwhile := range map[string]func(*rig){
-				"reset":           func(r *rig) { r.c.Reset() },
-				"trip and reset":  func(r *rig) { r.c.Trip(nil); r.c.Reset() },
-				"shadow":          func(r *rig) { r.c.SetMode(breaker.Shadow); r.c.Reset(); r.c.SetMode(breaker.Auto) },
-				"forced open":     func(r *rig) { r.c.SetMode(breaker.ForcedOpen); r.c.Reset(); r.c.SetMode(breaker.Auto) },
-				"forced closed":   func(r *rig) { r.c.SetMode(breaker.ForcedClosed); r.c.Trip(nil); r.c.Reset(); r.c.SetMode(breaker.Auto) },
-				"stays in shadow": func(r *rig) { r.c.SetMode(breaker.Shadow); r.c.Reset() },
-				"a limit set":     func(r *rig) { require.NoError(r, r.c.Configure(breaker.WithMaxInFlight(9))); r.c.Reset() },
-				"a limit set once": func(r *rig) {
-					require.NoError(r, r.c.Configure(breaker.WithMaxInFlight(9)))
-					r.c.Reset()
-					require.NoError(r, r.c.Configure(breaker.WithMaxInFlight(0)))
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			for name, meanwhile := range map[string]func(*breakertest.Rig){
+				"reset":          func(r *breakertest.Rig) { r.C.Reset() },
+				"trip and reset": func(r *breakertest.Rig) { r.C.Trip(nil); r.C.Reset() },
+				"shadow":         func(r *breakertest.Rig) { r.C.SetMode(breaker.Shadow); r.C.Reset(); r.C.SetMode(breaker.Auto) },
+				"forced open":    func(r *breakertest.Rig) { r.C.SetMode(breaker.ForcedOpen); r.C.Reset(); r.C.SetMode(breaker.Auto) },
+				"forced closed": func(r *breakertest.Rig) {
+					r.C.SetMode(breaker.ForcedClosed)
+					r.C.Trip(nil)
+					r.C.Reset()
+					r.C.SetMode(breaker.Auto)
+				},
+				"stays in shadow": func(r *breakertest.Rig) { r.C.SetMode(breaker.Shadow); r.C.Reset() },
+				"a limit set":     func(r *breakertest.Rig) { require.NoError(r, r.C.Configure(breaker.WithMaxInFlight(9))); r.C.Reset() },
+				"a limit set once": func(r *breakertest.Rig) {
+					require.NoError(r, r.C.Configure(breaker.WithMaxInFlight(9)))
+					r.C.Reset()
+					require.NoError(r, r.C.Configure(breaker.WithMaxInFlight(0)))
 				},
 			} {
 				for _, policy := range []breaker.Option{
@@ -191,33 +200,34 @@ func TestBC06_ClosingForgetsTheFailures(t *testing.T) {
 					breaker.WithTrip(breaker.FailureRate(0.5, 6, breaker.LastCalls(100))),
 					breaker.WithTrip(breaker.FailureRate(0.5, 6, breaker.Last(time.Minute))),
 				} {
-					r := w.r0(policy)
-					r.ok(50)
+					r := w.R0(policy)
+					r.Succeeds(50)
 					meanwhile(r)
-					require.Zero(w, r.c.Snapshot().Counts, "%s, %v", name, r.c.Config().Trip)
-					require.Zero(w, r.c.Snapshot().ConsecutiveSuccesses, name)
-					r.fail(5)
-					require.Equal(w, breaker.Closed, r.c.State(), name)
-					r.fail(1)
-					require.Equal(w, breaker.Open, r.c.State(), name)
+					require.Zero(w, r.C.Snapshot().Counts, "%s, %v", name, r.C.Config().Trip)
+					require.Zero(w, r.C.Snapshot().ConsecutiveSuccesses, name)
+					r.Fails(5)
+					require.Equal(w, breaker.Closed, r.C.State(), name)
+					r.Fails(1)
+					require.Equal(w, breaker.Open, r.C.State(), name)
 				}
 			}
 		})
 	})
 }
 
-func TestBC08_ProbeSuccessesInARowClose(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(1))
-		r.trip()
+// BC-08.
+func TestProbeSuccessesInARowClose(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.R0(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(1))
+		r.Trip()
 		var states []breaker.State
 		for _, step := range []struct {
 			at  time.Duration
 			err error
-		}{{10, nil}, {10, nil}, {10, errBoom}, {20, nil}, {20, nil}, {20, nil}} {
-			w.at(step.at * time.Second)
-			require.Equal(w, step.err, r.call(step.err))
-			states = append(states, r.c.State())
+		}{{10, nil}, {10, nil}, {10, breakertest.ErrBoom}, {20, nil}, {20, nil}, {20, nil}} {
+			w.At(step.at * time.Second)
+			require.Equal(w, step.err, r.Call(step.err))
+			states = append(states, r.C.State())
 		}
 		require.Equal(w, []breaker.State{
 			breaker.HalfOpen, breaker.HalfOpen, breaker.Open,
@@ -225,153 +235,135 @@ func TestBC08_ProbeSuccessesInARowClose(t *testing.T) {
 		}, states)
 	})
 	t.Run("more probes than successes needed", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0(breaker.WithSuccessThreshold(1), breaker.WithHalfOpenProbes(3))
-			r.trip()
-			w.at(10 * time.Second)
-			a, b, c := r.gate(), r.gate(), r.gate()
-			b.finish(nil)
-			r.state(breaker.Closed)
-			a.finish(errBoom) // of an epoch that is over
-			c.finish(errBoom)
-			r.state(breaker.Closed)
-			require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
-			require.EqualValues(w, 2, r.c.Snapshot().Totals.Late)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithSuccessThreshold(1), breaker.WithHalfOpenProbes(3))
+			r.Trip()
+			w.At(10 * time.Second)
+			a, b, c := r.Gate(), r.Gate(), r.Gate()
+			b.Finish(nil)
+			r.Is(breaker.Closed)
+			a.Finish(breakertest.ErrBoom) // of an epoch that is over
+			c.Finish(breakertest.ErrBoom)
+			r.Is(breaker.Closed)
+			require.Zero(w, r.C.Snapshot().ConsecutiveFailures)
+			require.EqualValues(w, 2, r.C.Snapshot().Totals.Late)
 		})
 	})
 }
 
-func TestBC27_HungProbeDoesNotLockTheCircuit(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
-		r.trip()
-		w.at(10 * time.Second)
-		r.gate() // A, never finished
+// BC-27, K29.
+func TestHungProbeDoesNotLockTheCircuit(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.R0()
+		r.Trip()
+		w.At(10 * time.Second)
+		r.Gate() // A, never finished
 		for _, at := range []time.Duration{10_100 * time.Millisecond, 20*time.Second - 1} {
-			w.at(at)
-			e := r.rejected()
+			w.At(at)
+			e := r.Rejected()
 			require.ErrorIs(w, e, breaker.ErrTooManyProbes)
 			require.Equal(w, 20*time.Second-at, e.RetryAfter(), "what is left of the lease")
 		}
-		w.at(20 * time.Second)
-		require.Zero(w, r.c.Snapshot().Probes)
-		require.True(w, r.c.Ready())
-		b := r.gate()
-		w.at(20_100 * time.Millisecond)
-		r.rejected()
-		require.EqualValues(w, 1, r.c.Snapshot().Probes)
-		b.finish(nil)
-		r.state(breaker.Closed)
-		require.EqualValues(w, 1, r.c.Snapshot().InFlight, "A is still out")
+		w.At(20 * time.Second)
+		require.Zero(w, r.C.Snapshot().Probes)
+		require.True(w, r.C.Ready())
+		b := r.Gate()
+		w.At(20_100 * time.Millisecond)
+		r.Rejected()
+		require.EqualValues(w, 1, r.C.Snapshot().Probes)
+		b.Finish(nil)
+		r.Is(breaker.Closed)
+		require.EqualValues(w, 1, r.C.Snapshot().InFlight, "A is still out")
 	})
 	t.Run("each new probe hangs too", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			r.trip()
-			var hung []*gate
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
+			r.Trip()
+			var hung []*breakertest.Gate
 			for i := 1; i <= 10; i++ {
-				w.at(time.Duration(i) * 10 * time.Second)
-				hung = append(hung, r.gate())
-				r.rejected()
+				w.At(time.Duration(i) * 10 * time.Second)
+				hung = append(hung, r.Gate())
+				r.Rejected()
 			}
 			for _, g := range hung[:9] {
-				g.finish(errBoom) // each is older than its lease
-				r.state(breaker.HalfOpen)
-				r.rejected()
+				g.Finish(breakertest.ErrBoom) // each is older than its lease
+				r.Is(breaker.HalfOpen)
+				r.Rejected()
 			}
-			hung[9].finish(nil)
-			r.state(breaker.Closed)
-			r.idle()
+			require.Zero(w, r.C.Snapshot().Totals.Late, "their epoch is still the present one")
+			hung[9].Finish(nil)
+			r.Is(breaker.Closed)
+			r.Idle()
 		})
 	})
 	t.Run("a late end frees nobody else's slot", func(t *testing.T) {
-		for name, end := range map[string]func(*gate, context.CancelFunc){
-			"failure": func(g *gate, _ context.CancelFunc) { g.finish(errBoom) },
-			"ignored": func(g *gate, _ context.CancelFunc) { g.finish(errClient) },
-			"cancel":  func(g *gate, cancel context.CancelFunc) { cancel(); g.finish(context.Canceled) },
+		for name, end := range map[string]func(*breakertest.Gate, context.CancelFunc){
+			"failure": func(g *breakertest.Gate, _ context.CancelFunc) { g.Finish(breakertest.ErrBoom) },
+			"ignored": func(g *breakertest.Gate, _ context.CancelFunc) { g.Finish(breakertest.ErrClient) },
+			"cancel":  func(g *breakertest.Gate, cancel context.CancelFunc) { cancel(); g.Finish(context.Canceled) },
 		} {
 			t.Run(name, func(t *testing.T) {
-				bothClocks(t, func(w *world) {
-					r := w.r0(breaker.WithHalfOpenProbes(2), breaker.WithSuccessThreshold(2), breaker.WithIgnore(errClient))
-					r.trip()
-					w.at(10 * time.Second)
+				breakertest.BothClocks(t, func(w *breakertest.World) {
+					r := w.R0(breaker.WithHalfOpenProbes(2), breaker.WithSuccessThreshold(2), breaker.WithIgnore(breakertest.ErrClient))
+					r.Trip()
+					w.At(10 * time.Second)
 					ctx, cancel := context.WithCancel(w.Context())
 					defer cancel()
-					old := r.gateCtx(ctx)
-					w.at(15 * time.Second)
-					r.gate()
-					w.at(20 * time.Second) // old's lease has ended, the other's not
-					third := r.gate()
-					require.EqualValues(w, 2, r.c.Snapshot().Probes)
+					old := r.GateContext(ctx)
+					w.At(15 * time.Second)
+					r.Gate()
+					w.At(20 * time.Second) // old's lease has ended, the other's not
+					third := r.Gate()
+					require.EqualValues(w, 2, r.C.Snapshot().Probes)
 					end(old, cancel)
-					require.EqualValues(w, 2, r.c.Snapshot().Probes)
-					r.rejected()
-					third.finish(nil)
-					require.EqualValues(w, 1, r.c.Snapshot().Probes)
-					r.ok(1)
-					r.state(breaker.Closed)
+					require.EqualValues(w, 2, r.C.Snapshot().Probes)
+					r.Rejected()
+					third.Finish(nil)
+					require.EqualValues(w, 1, r.C.Snapshot().Probes)
+					r.Succeeds(1)
+					r.Is(breaker.Closed)
 				})
 			})
 		}
 	})
 	t.Run("a hung probe and a limit of one call in flight", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0(breaker.WithMaxInFlight(2))
-			r.trip()
-			w.at(10 * time.Second)
-			r.gate()
-			w.at(20 * time.Second)
-			r.ok(1)
-			r.state(breaker.Closed)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithMaxInFlight(2))
+			r.Trip()
+			w.At(10 * time.Second)
+			r.Gate()
+			w.At(20 * time.Second)
+			r.Succeeds(1)
+			r.Is(breaker.Closed)
 		})
 	})
 	t.Run("many leases that end together", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0(breaker.WithHalfOpenProbes(5), breaker.WithSuccessThreshold(9))
-			r.trip()
-			w.at(10 * time.Second)
-			var gates []*gate
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithHalfOpenProbes(5), breaker.WithSuccessThreshold(9))
+			r.Trip()
+			w.At(10 * time.Second)
+			var gates []*breakertest.Gate
 			for range 5 {
-				gates = append(gates, r.gate())
+				gates = append(gates, r.Gate())
 			}
-			gates[2].finish(nil)
-			gates[4].finish(nil)
-			require.EqualValues(w, 3, r.c.Snapshot().Probes)
-			w.at(20 * time.Second)
-			require.Zero(w, r.c.Snapshot().Probes)
+			gates[2].Finish(nil)
+			gates[4].Finish(nil)
+			require.EqualValues(w, 3, r.C.Snapshot().Probes)
+			w.At(20 * time.Second)
+			require.Zero(w, r.C.Snapshot().Probes)
 			for range 5 {
-				r.gate()
+				r.Gate()
 			}
-			r.rejected()
+			r.Rejected()
 		})
 	})
 }
 
-func TestBC31_AskingSpendsNoProbe(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
-		r.trip()
-		w.at(10 * time.Second)
-		for range 100 {
-			require.True(w, r.c.Ready())
-			require.True(w, r.b.Ready())
-		}
-		require.Zero(w, r.c.Snapshot().Probes)
-		require.Len(w, r.steps(), 1)
-		probe := r.gate()
-		for range 100 {
-			require.False(w, r.c.Ready())
-		}
-		probe.finish(nil)
-		require.True(w, r.c.Ready())
-		require.Zero(w, r.c.Snapshot().Totals.Rejected, "asking is no call")
-	})
-}
-
-func TestBC34_ExactlyAsManyProbesAsSlots(t *testing.T) {
+// BC-34.
+func TestExactlyAsManyProbesAsSlots(t *testing.T) {
 	for name, settings := range map[string]struct{ slots, rounds int }{"two": {2, 1000}, "one": {1, 200}, "five": {5, 200}} {
 		t.Run(name, func(t *testing.T) {
-			guard(t, 2*patience, func() {
+			breakertest.Guard(t, 2*breakertest.Patience, func() {
 				for range settings.rounds {
 					clk := &handClock{}
 					c := breaker.Must(breaker.NewCircuit("test", breaker.WithClock(clk),
@@ -415,49 +407,51 @@ func TestBC34_ExactlyAsManyProbesAsSlots(t *testing.T) {
 	}
 }
 
-func TestBC35_HalfOpenIsNotClosed(t *testing.T) {
-	bubble(t, byDo, func(w *world) {
-		r := w.r0(breaker.WithProbeLease(time.Hour))
-		r.trip()
-		r.ran.Store(0)
-		w.at(10 * time.Second)
+// BC-35.
+func TestHalfOpenIsNotClosed(t *testing.T) {
+	breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+		r := w.R0(breaker.WithProbeLease(time.Hour))
+		r.Trip()
+		r.Ran.Store(0)
+		w.At(10 * time.Second)
 		var calls sync.WaitGroup
 		var rejected atomic.Int64
-		for w.elapsed() < 39*time.Second {
+		for w.Elapsed() < 39*time.Second {
 			calls.Go(func() {
-				_, err := r.b.Do(context.Background(), func(context.Context) (int, error) {
-					r.ran.Add(1)
+				_, err := r.B.Do(context.Background(), func(context.Context) (int, error) {
+					r.Ran.Add(1)
 					<-time.After(30 * time.Second)
-					return 0, errBoom
+					return 0, breakertest.ErrBoom
 				})
 				if errors.Is(err, breaker.ErrTooManyProbes) {
 					rejected.Add(1)
 				}
 			})
-			w.add(100 * time.Millisecond)
-			require.EqualValues(w, 1, r.ran.Load())
+			w.Add(100 * time.Millisecond)
+			require.EqualValues(w, 1, r.Ran.Load())
 		}
 		require.EqualValues(w, 289, rejected.Load())
 		calls.Wait()
-		r.state(breaker.Open)
-		require.Equal(w, "half-open>open at 40s: probe failed", r.steps()[2])
+		r.Is(breaker.Open)
+		require.Equal(w, "half-open>open at 40s: probe failed", r.Steps()[2])
 	})
 	t.Run("one more for each lease", func(t *testing.T) {
-		bubble(t, byDo, func(w *world) {
-			r := w.r0()
-			r.trip()
-			r.ran.Store(0)
-			w.at(10 * time.Second)
-			for w.elapsed() < 60*time.Second {
-				r.begin()
-				w.add(time.Second)
+		breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+			r := w.R0()
+			r.Trip()
+			r.Ran.Store(0)
+			w.At(10 * time.Second)
+			for w.Elapsed() < 60*time.Second {
+				r.Begin()
+				w.Add(time.Second)
 			}
-			require.EqualValues(w, 5, r.ran.Load())
+			require.EqualValues(w, 5, r.Ran.Load())
 		})
 	})
 }
 
-func TestBC39_ProbeThatNeverLeftIsInconclusive(t *testing.T) {
+// BC-39.
+func TestProbeThatNeverLeftIsInconclusive(t *testing.T) {
 	errPoolExhausted := errors.New("own pool exhausted")
 	for name, opts := range map[string][]breaker.Option{
 		"WithIgnore": {breaker.WithIgnore(errPoolExhausted)},
@@ -470,49 +464,50 @@ func TestBC39_ProbeThatNeverLeftIsInconclusive(t *testing.T) {
 		"an inner limiter": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothClocks(t, func(w *world) {
+			breakertest.BothClocks(t, func(w *breakertest.World) {
 				inconclusive := errPoolExhausted
 				if opts == nil {
 					inconclusive = fmt.Errorf("inner: %w", breaker.ErrTooManyInFlight)
 				}
-				r := w.r0(append(opts, breaker.WithOpenBackoff(2, time.Hour, 0))...)
-				r.trip()
-				w.at(10 * time.Second)
+				r := w.R0(append(opts, breaker.WithOpenBackoff(2, time.Hour, 0))...)
+				r.Trip()
+				w.At(10 * time.Second)
 				for range 3 {
-					r.failWith(inconclusive)
-					r.state(breaker.HalfOpen)
-					require.Zero(w, r.c.Snapshot().Probes)
+					r.FailsWith(inconclusive)
+					r.Is(breaker.HalfOpen)
+					require.Zero(w, r.C.Snapshot().Probes)
 				}
-				r.ok(1)
-				r.state(breaker.Closed)
+				r.Succeeds(1)
+				r.Is(breaker.Closed)
 			})
 		})
 	}
 	t.Run("an inner circuit that is open", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			outer, inner := w.r0(), w.r0()
-			inner.trip()
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			outer, inner := w.R0(), w.R0()
+			inner.Trip()
 			for range 10 {
-				err := outer.c.Run(w.Context(), func(ctx context.Context) error { return inner.c.Run(ctx, func(context.Context) error { return nil }) })
+				err := outer.C.Run(w.Context(), func(ctx context.Context) error { return inner.C.Run(ctx, func(context.Context) error { return nil }) })
 				require.ErrorIs(w, err, breaker.ErrOpen)
 			}
-			outer.state(breaker.Closed)
-			require.EqualValues(w, 10, outer.c.Snapshot().Totals.Ignored)
-			require.Zero(w, outer.c.Snapshot().Totals.Rejected)
+			outer.Is(breaker.Closed)
+			require.EqualValues(w, 10, outer.C.Snapshot().Totals.Ignored)
+			require.Zero(w, outer.C.Snapshot().Totals.Rejected)
 		})
 	})
 }
 
-func TestK09_HalfOpenAdmitsProbesUpToItsSlots(t *testing.T) {
+// K09.
+func TestHalfOpenAdmitsProbesUpToItsSlots(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.circuit(breaker.WithHalfOpenProbes(n), breaker.WithSuccessThreshold(n))
-				r.trip()
-				w.at(30 * time.Second)
-				var in, out []*gate
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.Circuit(breaker.WithHalfOpenProbes(n), breaker.WithSuccessThreshold(n))
+				r.Trip()
+				w.At(30 * time.Second)
+				var in, out []*breakertest.Gate
 				for range 10 {
-					if g := r.begin(); g.ran {
+					if g := r.Begin(); g.Ran {
 						in = append(in, g)
 					} else {
 						out = append(out, g)
@@ -521,42 +516,42 @@ func TestK09_HalfOpenAdmitsProbesUpToItsSlots(t *testing.T) {
 				require.Len(w, in, n)
 				require.Len(w, out, 10-n)
 				for _, g := range out {
-					err := <-g.result
+					err := <-g.Result
 					require.ErrorIs(w, err, breaker.ErrTooManyProbes)
 					require.ErrorIs(w, err, breaker.ErrOpen)
 				}
-				require.EqualValues(w, n, r.c.Snapshot().Probes)
+				require.EqualValues(w, n, r.C.Snapshot().Probes)
 				for _, g := range in {
-					r.state(breaker.HalfOpen)
-					g.finish(nil)
+					r.Is(breaker.HalfOpen)
+					g.Finish(nil)
 				}
-				r.state(breaker.Closed)
-				r.idle()
+				r.Is(breaker.Closed)
+				r.Idle()
 			})
 		})
 	}
 	t.Run("a freed slot is given out again", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit(breaker.WithHalfOpenProbes(2), breaker.WithSuccessThreshold(4))
-			r.trip()
-			w.at(30 * time.Second)
-			a, b := r.gate(), r.gate()
-			require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
-			a.finish(nil)
-			c := r.gate()
-			require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
-			b.finish(nil)
-			c.finish(nil)
-			r.state(breaker.HalfOpen)
-			r.ok(1)
-			r.state(breaker.Closed)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.Circuit(breaker.WithHalfOpenProbes(2), breaker.WithSuccessThreshold(4))
+			r.Trip()
+			w.At(30 * time.Second)
+			a, b := r.Gate(), r.Gate()
+			require.ErrorIs(w, r.Rejected(), breaker.ErrTooManyProbes)
+			a.Finish(nil)
+			c := r.Gate()
+			require.ErrorIs(w, r.Rejected(), breaker.ErrTooManyProbes)
+			b.Finish(nil)
+			c.Finish(nil)
+			r.Is(breaker.HalfOpen)
+			r.Succeeds(1)
+			r.Is(breaker.Closed)
 		})
 	})
 	t.Run("an open circuit's rejection is not about probes", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit()
-			r.trip()
-			require.NotErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.Circuit()
+			r.Trip()
+			require.NotErrorIs(w, r.Rejected(), breaker.ErrTooManyProbes)
 		})
 	})
 	t.Run("as many as the success threshold by default", func(t *testing.T) {
@@ -565,397 +560,248 @@ func TestK09_HalfOpenAdmitsProbesUpToItsSlots(t *testing.T) {
 	})
 }
 
-func TestK10_SuccessThresholdCloses(t *testing.T) {
+// K10.
+func TestSuccessThresholdCloses(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 10} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.circuit(breaker.WithSuccessThreshold(n))
-				r.trip()
-				w.at(30 * time.Second)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.Circuit(breaker.WithSuccessThreshold(n))
+				r.Trip()
+				w.At(30 * time.Second)
 				for i := range n {
-					r.state(breaker.HalfOpen)
+					r.Is(breaker.HalfOpen)
 					if i > 0 {
-						require.EqualValues(w, i, r.c.Snapshot().ConsecutiveSuccesses)
+						require.EqualValues(w, i, r.C.Snapshot().ConsecutiveSuccesses)
 					}
-					r.ok(1)
+					r.Succeeds(1)
 				}
-				r.state(breaker.Closed)
+				r.Is(breaker.Closed)
 				require.Equal(w, []string{
 					"closed>open at 0s: threshold reached",
 					"open>half-open at 30s: timeout expired",
 					"half-open>closed at 30s: recovered",
-				}, r.steps())
+				}, r.Steps())
 			})
 		})
 	}
 }
 
-func TestK11_ProbeSuccessesCountFromZero(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		r.ok(1000)
-		r.trip()
-		w.at(30 * time.Second)
-		r.ok(1)
-		r.state(breaker.HalfOpen)
-		r.ok(1)
-		r.state(breaker.Closed)
-		r.ok(10)
-		r.trip() // and in the next half-open period again
-		w.at(60 * time.Second)
-		r.ok(1)
-		r.state(breaker.HalfOpen)
+// K11.
+func TestProbeSuccessesCountFromZero(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit()
+		r.Succeeds(1000)
+		r.Trip()
+		w.At(30 * time.Second)
+		r.Succeeds(1)
+		r.Is(breaker.HalfOpen)
+		r.Succeeds(1)
+		r.Is(breaker.Closed)
+		r.Succeeds(10)
+		r.Trip() // and in the next half-open period again
+		w.At(60 * time.Second)
+		r.Succeeds(1)
+		r.Is(breaker.HalfOpen)
 	})
 }
 
-func TestK12_FailedProbeReopensForAFullPeriod(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		r.trip()
-		w.at(30 * time.Second)
-		r.ok(1)
-		w.at(31 * time.Second)
-		r.fail(1)
-		r.state(breaker.Open)
-		w.at(61*time.Second - 1)
-		r.rejected()
-		r.state(breaker.Open)
-		w.at(61 * time.Second)
-		r.state(breaker.HalfOpen)
-		r.ok(1)
-		r.state(breaker.HalfOpen) // the success at 30s is forgotten
-		r.ok(1)
-		r.state(breaker.Closed)
-	})
-}
-
-func TestK13_CountsStartAtZeroAfterClosing(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		r.trip()
-		w.at(30 * time.Second)
-		r.ok(2)
-		r.state(breaker.Closed)
-		require.Zero(w, r.c.Snapshot().Counts.Failures)
-		require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
-		r.fail(4)
-		r.state(breaker.Closed)
-		r.fail(1)
-		r.state(breaker.Open)
-	})
-}
-
-func TestK14_FailedProbeReopensThoughTheWindowIsEmpty(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit(gatewayPreset()...)
-		r.failuresAt(0, 15_000, 30_000, 45_000, 59_000)
-		r.state(breaker.Open)
-		w.at(74 * time.Second)
-		r.fail(1)
-		r.state(breaker.Open)
-		w.at(89*time.Second - 1)
-		r.rejected()
-		w.at(89 * time.Second)
-		r.ok(1)
-		r.state(breaker.Closed)
-	})
-}
-
-func TestK29_ProbeThatNeverReturnsDoesNotBlockRecovery(t *testing.T) {
-	t.Run("its slot falls free", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit(breaker.WithSuccessThreshold(1))
-			r.trip()
-			w.at(30 * time.Second)
-			hung := r.gate()
-			w.at(60*time.Second - 1)
-			require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
-			w.at(60 * time.Second)
-			second := r.gate()
-			require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
-			hung.finish(errBoom) // too old to count
-			r.state(breaker.HalfOpen)
-			require.Zero(w, r.c.Snapshot().Totals.Late, "its epoch is still the present one")
-			require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
-			second.finish(nil)
-			r.state(breaker.Closed)
-			r.idle()
-		})
-	})
+// K29.
+func TestProbeThatNeverReturnsDoesNotBlockRecovery(t *testing.T) {
 	t.Run("its success counts while the half-open epoch lasts", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit(breaker.WithSuccessThreshold(1))
-			r.trip()
-			w.at(30 * time.Second)
-			slow := r.gate()
-			w.at(5 * time.Minute)
-			r.state(breaker.HalfOpen)
-			slow.finish(nil)
-			r.state(breaker.Closed)
-			require.Zero(w, r.c.Snapshot().Totals.Late)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.Circuit(breaker.WithSuccessThreshold(1))
+			r.Trip()
+			w.At(30 * time.Second)
+			slow := r.Gate()
+			w.At(5 * time.Minute)
+			r.Is(breaker.HalfOpen)
+			slow.Finish(nil)
+			r.Is(breaker.Closed)
+			require.Zero(w, r.C.Snapshot().Totals.Late)
 		})
 	})
 	t.Run("a dependency slower than the lease closes the circuit", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit() // two successes
-			r.trip()
-			w.at(30 * time.Second)
-			a, b := r.gate(), r.gate()
-			w.at(61 * time.Second)
-			c, d := r.gate(), r.gate()
-			a.finish(nil)
-			r.state(breaker.HalfOpen)
-			b.finish(nil)
-			r.state(breaker.Closed)
-			c.finish(nil)
-			d.finish(nil)
-			r.state(breaker.Closed)
-			require.EqualValues(w, 2, r.c.Snapshot().Totals.Late)
-			r.idle()
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.Circuit() // two successes
+			r.Trip()
+			w.At(30 * time.Second)
+			a, b := r.Gate(), r.Gate()
+			w.At(61 * time.Second)
+			c, d := r.Gate(), r.Gate()
+			a.Finish(nil)
+			r.Is(breaker.HalfOpen)
+			b.Finish(nil)
+			r.Is(breaker.Closed)
+			c.Finish(nil)
+			d.Finish(nil)
+			r.Is(breaker.Closed)
+			require.EqualValues(w, 2, r.C.Snapshot().Totals.Late)
+			r.Idle()
 		})
 	})
 	t.Run("a settlement exactly at the end is late", func(t *testing.T) {
-		everywhere(t, func(w *world) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
 			for end, want := range map[time.Duration]breaker.State{
 				30*time.Second - 1: breaker.Open,
 				30 * time.Second:   breaker.HalfOpen,
 			} {
-				w.start = w.now()
-				r := w.circuit(breaker.WithSuccessThreshold(1))
-				r.trip()
-				w.at(30 * time.Second)
-				probe := r.gate()
-				w.at(30*time.Second + end)
-				probe.finish(errBoom)
-				r.state(want)
-				r.idle()
+				w.Start = w.Now()
+				r := w.Circuit(breaker.WithSuccessThreshold(1))
+				r.Trip()
+				w.At(30 * time.Second)
+				probe := r.Gate()
+				w.At(30*time.Second + end)
+				probe.Finish(breakertest.ErrBoom)
+				r.Is(want)
+				r.Idle()
 			}
 		})
 	})
 	t.Run("the lease is a setting", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit(breaker.WithProbeLease(5*time.Second), breaker.WithSuccessThreshold(1))
-			r.trip()
-			w.at(30 * time.Second)
-			r.gate()
-			w.at(35*time.Second - 1)
-			require.EqualValues(w, 1, r.rejected().RetryAfter())
-			w.at(35 * time.Second)
-			r.ok(1)
-			r.state(breaker.Closed)
-		})
-	})
-	t.Run("a permit that is forgotten", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.circuit(breaker.WithSuccessThreshold(1))
-			r.trip()
-			w.at(30 * time.Second)
-			_ = r.acquire()
-			w.at(60 * time.Second)
-			r.ok(1)
-			r.state(breaker.Closed)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.Circuit(breaker.WithProbeLease(5*time.Second), breaker.WithSuccessThreshold(1))
+			r.Trip()
+			w.At(30 * time.Second)
+			r.Gate()
+			w.At(35*time.Second - 1)
+			require.EqualValues(w, 1, r.Rejected().RetryAfter())
+			w.At(35 * time.Second)
+			r.Succeeds(1)
+			r.Is(breaker.Closed)
 		})
 	})
 }
 
-func TestK31_RecoveryNeedsNoManualCall(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		for range 3 {
-			w.start = w.now()
-			r.trip()
-			w.at(30 * time.Second)
-			r.ok(2)
-			r.state(breaker.Closed)
-			r.ok(10)
-		}
-	})
-}
-
-func TestE2_RecoveryOfOneProvider(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(3))
-		for i, what := range []string{"429", "500", "503", "timeout", "refused"} {
-			w.at(time.Duration(i) * time.Second)
-			r.failWith(errors.New(what))
-		}
-		r.state(breaker.Open)
-		require.Equal(w, []string{"closed>open at 4s: threshold reached"}, r.steps())
-		w.at(34*time.Second - 1)
-		r.rejected()
-		w.at(34 * time.Second)
-		r.state(breaker.HalfOpen)
-		var probes []*gate
-		for range 10 {
-			if g := r.begin(); g.ran {
-				probes = append(probes, g)
-			}
-		}
-		require.Len(w, probes, 3)
-		for _, p := range probes {
-			p.finish(nil)
-		}
-		r.state(breaker.Closed)
-		r.ok(1)
-	})
+// E2.
+func TestOneFailedProbeOfSeveralReopens(t *testing.T) {
 	t.Run("one probe of three fails", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(3))
-			r.trip()
-			w.at(34 * time.Second)
-			a, b, c := r.gate(), r.gate(), r.gate()
-			a.finish(nil)
-			b.finish(errBoom)
-			r.state(breaker.Open)
-			c.finish(nil)
-			w.at(64*time.Second - 1)
-			r.rejected()
-			w.at(64 * time.Second)
-			r.ok(2)
-			r.state(breaker.HalfOpen)
-			r.ok(1)
-			r.state(breaker.Closed)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.Circuit(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(3))
+			r.Trip()
+			w.At(34 * time.Second)
+			a, b, c := r.Gate(), r.Gate(), r.Gate()
+			a.Finish(nil)
+			b.Finish(breakertest.ErrBoom)
+			r.Is(breaker.Open)
+			c.Finish(nil)
+			w.At(64*time.Second - 1)
+			r.Rejected()
+			w.At(64 * time.Second)
+			r.Succeeds(2)
+			r.Is(breaker.HalfOpen)
+			r.Succeeds(1)
+			r.Is(breaker.Closed)
 		})
 	})
 }
 
 // From wherever it is, a circuit with a healthy dependency and traffic closes within one open period and its probes' time.
-func TestK31_RecoveryFromAnywhere(t *testing.T) {
-	bothClocks(t, func(w *world) {
+// K31.
+func TestRecoveryFromAnywhere(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		for range 50 {
-			w.start = w.now()
-			r := w.circuit(breaker.WithSuccessThreshold(1+rng.IntN(3)), breaker.WithHalfOpenProbes(1+rng.IntN(3)))
+			w.Start = w.Now()
+			r := w.Circuit(breaker.WithSuccessThreshold(1+rng.IntN(3)), breaker.WithHalfOpenProbes(1+rng.IntN(3)))
 			for range 30 {
 				switch rng.IntN(9) {
 				case 0, 1, 2:
-					_ = r.call(errBoom)
+					_ = r.Call(breakertest.ErrBoom)
 				case 3:
-					_ = r.call(nil)
+					_ = r.Call(nil)
 				case 4:
-					r.begin() // and never finish
+					r.Begin() // and never finish
 				case 5:
-					w.add(time.Duration(rng.IntN(20)) * time.Second)
+					w.Add(time.Duration(rng.IntN(20)) * time.Second)
 				case 6:
-					r.c.OfferProbe()
+					r.C.OfferProbe()
 				case 7:
-					r.c.Trip(nil)
+					r.C.Trip(nil)
 				case 8:
-					w.add(30 * time.Second)
+					w.Add(30 * time.Second)
 				}
 			}
-			w.add(30 * time.Second)
+			w.Add(30 * time.Second)
 			for range 3 {
-				_ = r.call(nil)
+				_ = r.Call(nil)
 			}
-			r.state(breaker.Closed)
+			r.Is(breaker.Closed)
 		}
 	})
 }
 
 // A probe that hung, ended its goroutine or was forgotten kept its slot for good.
-func TestFault_NoProbeKeepsItsSlotForGood(t *testing.T) {
-	for name, lose := range map[string]func(*rig){
-		"hung": func(r *rig) { r.gate() },
-		"goexit": func(r *rig) {
-			_ = inGoroutine(func() {
-				_ = r.c.Run(context.Background(), func(context.Context) error { runtime.Goexit(); return nil })
+func TestNoProbeKeepsItsSlotForGood(t *testing.T) {
+	for name, lose := range map[string]func(*breakertest.Rig){
+		"hung": func(r *breakertest.Rig) { r.Gate() },
+		"goexit": func(r *breakertest.Rig) {
+			_ = breakertest.InGoroutine(func() {
+				_ = r.C.Run(context.Background(), func(context.Context) error { runtime.Goexit(); return nil })
 			})
 		},
-		"panic": func(r *rig) {
-			_ = inGoroutine(func() { _ = r.c.Run(context.Background(), func(context.Context) error { panic("boom") }) })
+		"panic": func(r *breakertest.Rig) {
+			_ = breakertest.InGoroutine(func() { _ = r.C.Run(context.Background(), func(context.Context) error { panic("boom") }) })
 		},
-		"forgotten permit": func(r *rig) { _ = r.acquire() },
-		"ignored": func(r *rig) {
-			_ = r.c.Run(context.Background(), func(context.Context) error { return fmt.Errorf("inner: %w", breaker.ErrOpen) })
+		"forgotten permit": func(r *breakertest.Rig) { _ = r.Acquire() },
+		"ignored": func(r *breakertest.Rig) {
+			_ = r.C.Run(context.Background(), func(context.Context) error { return fmt.Errorf("inner: %w", breaker.ErrOpen) })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothClocks(t, func(w *world) {
-				r := w.r0()
-				r.trip()
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				r := w.R0()
+				r.Trip()
 				for range 5 { // the n-th is as harmless as the first
-					w.add(10 * time.Second)
+					w.Add(10 * time.Second)
 					lose(r)
 				}
-				w.add(10 * time.Second)
-				require.Zero(w, r.c.Snapshot().Probes)
-				r.ok(1)
-				r.state(breaker.Closed)
+				w.Add(10 * time.Second)
+				require.Zero(w, r.C.Snapshot().Probes)
+				r.Succeeds(1)
+				r.Is(breaker.Closed)
 			})
 		})
 	}
 }
 
 // One number was both the cap on probes and the successes needed.
-func TestFault_ProbeCapAndSuccessThresholdAreTwoSettings(t *testing.T) {
+func TestProbeCapAndSuccessThresholdAreTwoSettings(t *testing.T) {
 	for _, tc := range []struct{ slots, successes int }{{1, 5}, {5, 1}, {2, 3}, {3, 2}} {
 		t.Run(fmt.Sprintf("%d slots, %d successes", tc.slots, tc.successes), func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.r0(breaker.WithHalfOpenProbes(tc.slots), breaker.WithSuccessThreshold(tc.successes))
-				r.trip()
-				w.at(10 * time.Second)
-				var gates []*gate
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.R0(breaker.WithHalfOpenProbes(tc.slots), breaker.WithSuccessThreshold(tc.successes))
+				r.Trip()
+				w.At(10 * time.Second)
+				var gates []*breakertest.Gate
 				for range tc.slots {
-					gates = append(gates, r.gate())
+					gates = append(gates, r.Gate())
 				}
-				require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
+				require.ErrorIs(w, r.Rejected(), breaker.ErrTooManyProbes)
 				for n := 1; n <= tc.successes; n++ {
-					r.state(breaker.HalfOpen)
+					r.Is(breaker.HalfOpen)
 					if len(gates) == 0 {
-						gates = append(gates, r.gate())
+						gates = append(gates, r.Gate())
 					}
-					gates[0].finish(nil)
+					gates[0].Finish(nil)
 					gates = gates[1:]
 				}
-				r.state(breaker.Closed)
-			})
-		})
-	}
-}
-
-// Five hundred calls ran as probes at once; and fifty of fifty with another library.
-func TestFault_HalfOpenAdmitsNoCrowd(t *testing.T) {
-	for _, slots := range []int{1, 2, 10} {
-		t.Run(fmt.Sprint(slots), func(t *testing.T) {
-			bubble(t, byDo, func(w *world) {
-				r := w.r0(breaker.WithHalfOpenProbes(slots))
-				r.trip()
-				r.ran.Store(0)
-				w.at(10 * time.Second)
-				release := make(chan struct{})
-				var all sync.WaitGroup
-				for range 500 {
-					all.Go(func() {
-						_ = r.c.Run(context.Background(), func(context.Context) error {
-							r.ran.Add(1)
-							<-release
-							return nil
-						})
-					})
-				}
-				synctest.Wait()
-				require.EqualValues(w, slots, r.ran.Load())
-				require.EqualValues(w, 500-slots, r.c.Snapshot().Totals.Rejected)
-				close(release)
-				all.Wait()
-				r.state(breaker.Closed)
+				r.Is(breaker.Closed)
 			})
 		})
 	}
 }
 
 // After closing, all traffic came at once and broke what had just recovered.
-func TestFault_RampSparesWhatHasJustRecovered(t *testing.T) {
-	bothClocks(t, func(w *world) {
-		r := w.r0(breaker.WithRamp(10 * time.Second))
-		r.trip()
-		w.at(10 * time.Second)
-		r.ok(1)
-		r.state(breaker.Closed)
+func TestRampSparesWhatHasJustRecovered(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		r := w.R0(breaker.WithRamp(10 * time.Second))
+		r.Trip()
+		w.At(10 * time.Second)
+		r.Succeeds(1)
+		r.Is(breaker.Closed)
 		share := func(calls int) (admitted int) {
 			for range calls {
-				err := r.call(nil)
+				err := r.Call(nil)
 				if err == nil {
 					admitted++
 					continue
@@ -970,27 +816,83 @@ func TestFault_RampSparesWhatHasJustRecovered(t *testing.T) {
 		}
 		require.LessOrEqual(w, share(100), 1, "at the start")
 		for percent := 10; percent < 100; percent += 10 {
-			w.at(10*time.Second + time.Duration(percent)*100*time.Millisecond)
+			w.At(10*time.Second + time.Duration(percent)*100*time.Millisecond)
 			require.InDelta(w, percent, share(100), 1)
 		}
-		w.at(20 * time.Second)
+		w.At(20 * time.Second)
 		require.Equal(w, 100, share(100), "at the end")
 	})
 	t.Run("failures in it open the circuit", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0(breaker.WithRamp(10 * time.Second))
-			r.trip()
-			w.at(10 * time.Second)
-			r.ok(1)
-			w.at(15 * time.Second)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithRamp(10 * time.Second))
+			r.Trip()
+			w.At(10 * time.Second)
+			r.Succeeds(1)
+			w.At(15 * time.Second)
 			for range 10 {
-				_ = r.call(errBoom)
+				_ = r.Call(breakertest.ErrBoom)
 			}
-			r.state(breaker.Open)
-			w.at(25 * time.Second)
-			r.ok(1)
-			r.c.Reset() // and a reset ramps nothing
-			r.ok(20)
+			r.Is(breaker.Open)
+			w.At(25 * time.Second)
+			r.Succeeds(1)
+			r.C.Reset() // and a reset ramps nothing
+			r.Succeeds(20)
 		})
+	})
+}
+
+// K12.
+func TestFailedProbeReopensForAFullPeriod(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit()
+		r.Trip()
+		w.At(30 * time.Second)
+		r.Succeeds(1)
+		w.At(31 * time.Second)
+		r.Fails(1)
+		r.Is(breaker.Open)
+		w.At(61*time.Second - 1)
+		r.Rejected()
+		r.Is(breaker.Open)
+		w.At(61 * time.Second)
+		r.Is(breaker.HalfOpen)
+		r.Succeeds(1)
+		r.Is(breaker.HalfOpen) // the success at 30s is forgotten
+		r.Succeeds(1)
+		r.Is(breaker.Closed)
+	})
+}
+
+// K13.
+func TestCountsStartAtZeroAfterClosing(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit()
+		r.Trip()
+		w.At(30 * time.Second)
+		r.Succeeds(2)
+		r.Is(breaker.Closed)
+		require.Zero(w, r.C.Snapshot().Counts.Failures)
+		require.Zero(w, r.C.Snapshot().ConsecutiveFailures)
+		r.Fails(4)
+		r.Is(breaker.Closed)
+		r.Fails(1)
+		r.Is(breaker.Open)
+	})
+}
+
+// K14.
+func TestFailedProbeReopensThoughTheWindowIsEmpty(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit(breaker.WithFailureWindow(60*time.Second), breaker.WithOpenTimeout(15*time.Second), breaker.WithSuccessThreshold(1))
+		r.FailsAt(0, 15_000, 30_000, 45_000, 59_000)
+		r.Is(breaker.Open)
+		w.At(74 * time.Second)
+		r.Fails(1)
+		r.Is(breaker.Open)
+		w.At(89*time.Second - 1)
+		r.Rejected()
+		w.At(89 * time.Second)
+		r.Succeeds(1)
+		r.Is(breaker.Closed)
 	})
 }

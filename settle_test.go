@@ -13,113 +13,86 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 )
 
-func TestBC04_FailuresWhileOpenChangeNothing(t *testing.T) {
-	for name, late := range map[string]error{"failure": errBoom, "failure with a hint": hint(time.Minute)} {
+// BC-04.
+func TestFailuresWhileOpenChangeNothing(t *testing.T) {
+	for name, late := range map[string]error{"failure": breakertest.ErrBoom, "failure with a hint": breakertest.Hint(time.Minute)} {
 		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.r0()
-				var gates []*gate
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.R0()
+				var gates []*breakertest.Gate
 				for range 6 {
-					gates = append(gates, r.gate())
+					gates = append(gates, r.Gate())
 				}
-				w.at(time.Second)
+				w.At(time.Second)
 				for _, g := range gates[:3] {
-					g.finish(errBoom)
+					g.Finish(breakertest.ErrBoom)
 				}
 				for i, at := range []time.Duration{4000, 7000, 9900} {
-					w.at(at * time.Millisecond)
-					gates[3+i].finish(late)
+					w.At(at * time.Millisecond)
+					gates[3+i].Finish(late)
 				}
-				require.Equal(w, []string{"closed>open at 1s: threshold reached"}, r.steps())
-				w.at(11*time.Second - 1)
-				r.rejected()
-				w.at(11 * time.Second)
-				r.ok(1)
-				r.state(breaker.Closed)
-				r.fail(2)
-				r.state(breaker.Closed)
-				r.fail(1)
-				r.state(breaker.Open)
+				require.Equal(w, []string{"closed>open at 1s: threshold reached"}, r.Steps())
+				w.At(11*time.Second - 1)
+				r.Rejected()
+				w.At(11 * time.Second)
+				r.Succeeds(1)
+				r.Is(breaker.Closed)
+				r.Fails(2)
+				r.Is(breaker.Closed)
+				r.Fails(1)
+				r.Is(breaker.Open)
 			})
 		})
 	}
 }
 
-func TestBC28_PanickingProbeIsAFailure(t *testing.T) {
-	for _, way := range []way{byRun, byDo, byPolicy} {
-		t.Run(way.name, func(t *testing.T) {
-			for _, clocked := range []func(*testing.T, func(*world)){
-				func(t *testing.T, f func(*world)) { injected(t, way, f) },
-				func(t *testing.T, f func(*world)) { bubble(t, way, f) },
-			} {
-				clocked(t, func(w *world) {
-					r := w.r0()
-					r.trip()
-					w.at(10 * time.Second)
-					require.Equal(w, "boom", panicOf(func() {
-						_, _ = r.way.call(r, w.Context(), func(context.Context) (int, error) { panic("boom") })
-					}))
-					r.state(breaker.Open)
-					r.idle()
-					w.at(10_100 * time.Millisecond)
-					r.rejected()
-					w.at(20*time.Second - 1)
-					r.rejected()
-					w.at(20 * time.Second)
-					r.ok(1)
-					r.state(breaker.Closed)
+// BC-29, BC-28.
+func TestPanickingOrExitingProbeIsAFailure(t *testing.T) {
+	for ending, end := range map[string]func(){"panic": func() { panic("boom") }, "goexit": runtime.Goexit} {
+		for _, by := range []breakertest.Way{breakertest.ByRun, breakertest.ByDo, breakertest.ByPolicy} {
+			breakOff := func(r *breakertest.Rig) {
+				value := breakertest.InGoroutine(func() {
+					_, _ = r.Way.Call(r, context.Background(), func(context.Context) (int, error) {
+						r.Ran.Add(1)
+						end()
+						return 0, nil
+					})
+					r.Errorf("%s was swallowed", ending)
+				})
+				require.Equal(r, ending == "panic", value == "boom", "came out as %v", value)
+			}
+			for name, clocked := range map[string]func(*testing.T, breakertest.Way, func(*breakertest.World)){"injected clock": breakertest.Injected, "bubble": breakertest.Bubble} {
+				t.Run(ending+" "+by.Name+" "+name, func(t *testing.T) {
+					clocked(t, by, func(w *breakertest.World) {
+						r := w.R0()
+						r.Trip()
+						w.At(10 * time.Second)
+						breakOff(r)
+						r.Is(breaker.Open)
+						r.Idle()
+						w.At(20*time.Second - 1)
+						r.Rejected()
+						w.At(20 * time.Second)
+						r.Succeeds(1)
+						r.Is(breaker.Closed)
+
+						for range 3 {
+							r.Is(breaker.Closed)
+							breakOff(r)
+							r.Idle()
+						}
+						r.Is(breaker.Open)
+						require.EqualValues(w, 4, r.C.Snapshot().Totals.Panics)
+					})
 				})
 			}
-		})
-	}
-}
-
-func TestBC29_GoexitIsAFailure(t *testing.T) {
-	for _, way := range []way{byRun, byDo, byPolicy} {
-		goexit := func(r *rig) {
-			_ = inGoroutine(func() {
-				_, _ = r.way.call(r, context.Background(), func(context.Context) (int, error) {
-					r.ran.Add(1)
-					runtime.Goexit()
-					return 0, nil
-				})
-				r.Error("Goexit was swallowed")
-			})
-		}
-		for name, clocked := range map[string]func(*testing.T, func(*world)){
-			"injected clock": func(t *testing.T, f func(*world)) { injected(t, way, f) },
-			"bubble":         func(t *testing.T, f func(*world)) { bubble(t, way, f) },
-		} {
-			t.Run(way.name+" "+name, func(t *testing.T) {
-				clocked(t, func(w *world) {
-					r := w.r0()
-					r.trip()
-					w.at(10 * time.Second)
-					goexit(r)
-					r.state(breaker.Open)
-					r.idle()
-					w.at(10_100 * time.Millisecond)
-					r.rejected()
-					w.at(20 * time.Second)
-					r.ok(1)
-					r.state(breaker.Closed)
-
-					for range 3 {
-						r.state(breaker.Closed)
-						goexit(r)
-						r.idle()
-					}
-					r.state(breaker.Open)
-					require.EqualValues(w, 4, r.c.Snapshot().Totals.Panics)
-				})
-			})
 		}
 	}
 }
@@ -149,34 +122,34 @@ func (p *panicky) Is(error) bool {
 }
 
 // endings are the ways in which a call may end. Each runs a call and swallows how it ended.
-func endings() map[string]func(*rig) {
-	run := func(r *rig, ctx context.Context, fn func(context.Context) error) {
-		_ = inGoroutine(func() { _ = r.c.Run(ctx, fn) })
+func endings() map[string]func(*breakertest.Rig) {
+	run := func(r *breakertest.Rig, ctx context.Context, fn func(context.Context) error) {
+		_ = breakertest.InGoroutine(func() { _ = r.C.Run(ctx, fn) })
 	}
-	returns := func(err error) func(*rig) {
-		return func(r *rig) { run(r, context.Background(), func(context.Context) error { return err }) }
+	returns := func(err error) func(*breakertest.Rig) {
+		return func(r *breakertest.Rig) { run(r, context.Background(), func(context.Context) error { return err }) }
 	}
-	cancelling := func(err func(context.Context) error) func(*rig) {
-		return func(r *rig) {
+	cancelling := func(err func(context.Context) error) func(*breakertest.Rig) {
+		return func(r *breakertest.Rig) {
 			ctx, cancel := context.WithCancel(context.Background())
 			run(r, ctx, func(ctx context.Context) error { cancel(); return err(ctx) })
 			cancel()
 		}
 	}
-	acquired := func(settle func(*breaker.Permit)) func(*rig) {
-		return func(r *rig) {
-			_ = inGoroutine(func() { settle(r.acquire()) })
+	acquired := func(settle func(*breaker.Permit)) func(*breakertest.Rig) {
+		return func(r *breakertest.Rig) {
+			_ = breakertest.InGoroutine(func() { settle(r.Acquire()) })
 		}
 	}
-	return map[string]func(*rig){
+	return map[string]func(*breakertest.Rig){
 		"ok":                         returns(nil),
-		"counted error":              returns(errBoom),
-		"ignored error":              returns(errClient),
-		"wrapped ignored error":      returns(fmt.Errorf("get: %w", errClient)),
-		"joined ignored error":       returns(errors.Join(errBoom, errClient)),
+		"counted error":              returns(breakertest.ErrBoom),
+		"ignored error":              returns(breakertest.ErrClient),
+		"wrapped ignored error":      returns(fmt.Errorf("get: %w", breakertest.ErrClient)),
+		"joined ignored error":       returns(errors.Join(breakertest.ErrBoom, breakertest.ErrClient)),
 		"deadline":                   returns(context.DeadlineExceeded),
-		"error with a hint":          returns(hint(time.Second)),
-		"error with a negative hint": returns(hint(-time.Hour)),
+		"error with a hint":          returns(breakertest.Hint(time.Second)),
+		"error with a negative hint": returns(breakertest.Hint(-time.Hour)),
 		"inner rejection":            returns(fmt.Errorf("inner: %w", breaker.ErrOpen)),
 		"classifier panics":          returns(errPanicClassifier),
 		"classifier exits":           returns(errExitClassifier),
@@ -184,34 +157,34 @@ func endings() map[string]func(*rig) {
 		"error panics in RetryAfter": returns(&panicky{"RetryAfter"}),
 		"error panics in Error":      returns(&panicky{"Error"}),
 		"error panics in Is":         returns(&panicky{"Is"}),
-		"cancelled before": func(r *rig) {
+		"cancelled before": func(r *breakertest.Rig) {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
 			run(r, ctx, func(context.Context) error { return nil })
 		},
 		"cancelled during":       cancelling(func(ctx context.Context) error { return ctx.Err() }),
-		"cancelled, other error": cancelling(func(context.Context) error { return errBoom }),
+		"cancelled, other error": cancelling(func(context.Context) error { return breakertest.ErrBoom }),
 		"cancelled, yet ok":      cancelling(func(context.Context) error { return nil }),
-		"nil function":           func(r *rig) { _ = r.c.Run(context.Background(), nil) },
-		"panic":                  func(r *rig) { run(r, context.Background(), func(context.Context) error { panic("boom") }) },
-		"panic with nil":         func(r *rig) { run(r, context.Background(), func(context.Context) error { panic(nil) }) },
-		"goexit": func(r *rig) {
+		"nil function":           func(r *breakertest.Rig) { _ = r.C.Run(context.Background(), nil) },
+		"panic":                  func(r *breakertest.Rig) { run(r, context.Background(), func(context.Context) error { panic("boom") }) },
+		"panic with nil":         func(r *breakertest.Rig) { run(r, context.Background(), func(context.Context) error { panic(nil) }) },
+		"goexit": func(r *breakertest.Rig) {
 			run(r, context.Background(), func(context.Context) error { runtime.Goexit(); return nil })
 		},
 		"permit done":                acquired(func(p *breaker.Permit) { p.Done(nil) }),
-		"permit failed":              acquired(func(p *breaker.Permit) { p.Done(errBoom) }),
+		"permit failed":              acquired(func(p *breaker.Permit) { p.Done(breakertest.ErrBoom) }),
 		"permit settled":             acquired(func(p *breaker.Permit) { p.Settle(breaker.Success, nil) }),
 		"permit settled as ignored":  acquired(func(p *breaker.Permit) { p.Settle(breaker.Ignored, nil) }),
 		"permit settled as nonsense": acquired(func(p *breaker.Permit) { p.Settle(breaker.Outcome(77), nil) }),
 		"permit, panicky RetryAfter": acquired(func(p *breaker.Permit) { p.Settle(breaker.Failure, &panicky{"RetryAfter"}) }),
 		"permit, classifier panics":  acquired(func(p *breaker.Permit) { p.Done(errPanicClassifier) }),
 		"permit, classifier exits":   acquired(func(p *breaker.Permit) { p.Done(errExitClassifier) }),
-		"typed result": func(r *rig) {
-			_, _ = r.b.Do(context.Background(), func(context.Context) (int, error) { return 1, nil })
+		"typed result": func(r *breakertest.Rig) {
+			_, _ = r.B.Do(context.Background(), func(context.Context) (int, error) { return 1, nil })
 		},
-		"alternative panics": func(r *rig) {
-			_ = inGoroutine(func() {
-				_, _ = r.b.DoOr(context.Background(), func(context.Context) (int, error) { return 0, errBoom },
+		"alternative panics": func(r *breakertest.Rig) {
+			_ = breakertest.InGoroutine(func() {
+				_, _ = r.B.DoOr(context.Background(), func(context.Context) (int, error) { return 0, breakertest.ErrBoom },
 					func(context.Context, error) (int, error) { panic("alt") })
 			})
 		},
@@ -237,7 +210,8 @@ func oddClassifier(err error) breaker.Outcome {
 	return breaker.DefaultClassifier(err)
 }
 
-func TestBC32_EveryEndingSettles(t *testing.T) {
+// BC-32.
+func TestEveryEndingSettles(t *testing.T) {
 	hooks := map[string]breaker.Hooks{"none": {}}
 	for name, h := range rudeHooks(func() { panic("hook") }) {
 		hooks["panics in "+name] = h
@@ -249,24 +223,24 @@ func TestBC32_EveryEndingSettles(t *testing.T) {
 		t.Run(ending, func(t *testing.T) {
 			for hook, h := range hooks {
 				t.Run("hook "+hook, func(t *testing.T) {
-					bothClocks(t, func(w *world) {
-						r := w.r0(breaker.WithIgnore(errClient), breaker.WithClassifier(oddClassifier),
+					breakertest.BothClocks(t, func(w *breakertest.World) {
+						r := w.R0(breaker.WithIgnore(breakertest.ErrClient), breaker.WithClassifier(oddClassifier),
 							breaker.WithHooks(h))
-						exitSafe := func(f func()) { _ = inGoroutine(f) }
+						exitSafe := func(f func()) { _ = breakertest.InGoroutine(f) }
 						exitSafe(func() { end(r) }) // closed
-						require.Zero(w, r.c.Snapshot().InFlight)
-						exitSafe(r.c.Reset)
-						exitSafe(func() { r.c.Trip(nil) })
-						r.state(breaker.Open)
-						w.add(10 * time.Second)
+						require.Zero(w, r.C.Snapshot().InFlight)
+						exitSafe(r.C.Reset)
+						exitSafe(func() { r.C.Trip(nil) })
+						r.Is(breaker.Open)
+						w.Add(10 * time.Second)
 						exitSafe(func() { end(r) })
-						r.idle()
+						r.Idle()
 						for range 3 { // whatever the probe's verdict was, the circuit recovers
-							w.add(10 * time.Second)
-							exitSafe(func() { _ = r.c.Run(context.Background(), func(context.Context) error { return nil }) })
+							w.Add(10 * time.Second)
+							exitSafe(func() { _ = r.C.Run(context.Background(), func(context.Context) error { return nil }) })
 						}
-						r.state(breaker.Closed)
-						r.idle()
+						r.Is(breaker.Closed)
+						r.Idle()
 					})
 				})
 			}
@@ -274,128 +248,60 @@ func TestBC32_EveryEndingSettles(t *testing.T) {
 	}
 }
 
-func TestBC40_StaleSuccessDoesNotClose(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
-		stale := r.gate()
-		w.at(time.Second)
-		r.trip()
-		w.at(11 * time.Second)
-		probe := r.gate()
-		events := len(r.steps())
-		w.at(12 * time.Second)
-		stale.finish(nil) // its caller gets the result all the same
-		r.state(breaker.HalfOpen)
-		require.Zero(w, r.c.Snapshot().ConsecutiveSuccesses)
-		for range 10 {
-			r.rejected()
-		}
-		require.Len(w, r.steps(), events)
-		probe.finish(errBoom)
-		r.state(breaker.Open)
-	})
-	t.Run("as many as the threshold asks for", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0(breaker.WithSuccessThreshold(3))
-			var stale []*gate
-			for range 50 {
-				stale = append(stale, r.gate())
-			}
-			r.trip()
-			w.at(10 * time.Second)
-			r.ok(1) // half-open now
-			for _, g := range stale {
-				g.finish(nil)
-			}
-			r.state(breaker.HalfOpen)
-			require.EqualValues(w, 1, r.c.Snapshot().ConsecutiveSuccesses)
-		})
-	})
-	t.Run("of another half-open time", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0(breaker.WithHalfOpenProbes(2))
-			r.trip()
-			w.at(10 * time.Second)
-			stale := r.gate()
-			r.fail(1)
-			w.at(20 * time.Second)
-			probe := r.gate()
-			stale.finish(nil)
-			r.state(breaker.HalfOpen)
-			probe.finish(errBoom)
-			r.state(breaker.Open)
-		})
-	})
-	t.Run("by way of a manual trip", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			stale := r.gate()
-			r.c.Trip(nil)
-			r.c.OfferProbe()
-			stale.finish(nil)
-			r.state(breaker.HalfOpen)
-		})
-	})
-}
-
-func TestBC42_SuccessWhileOpenDoesNotClose(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
-		stale := r.gate()
-		w.at(time.Second)
-		r.trip()
-		w.at(2 * time.Second)
-		stale.finish(nil)
-		w.at(3 * time.Second)
-		r.state(breaker.Open)
-		require.Equal(w, 8*time.Second, r.rejected().RetryAfter())
-		w.at(11*time.Second - 1)
-		r.rejected()
-		w.at(11 * time.Second)
-		r.ok(1)
-		r.state(breaker.Closed)
-	})
+// BC-42, BC-40.
+func TestSuccessWhileOpenDoesNotClose(t *testing.T) {
 	t.Run("a probe's success after it was tripped by hand", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			r.trip()
-			w.at(10 * time.Second)
-			probe := r.gate()
-			r.c.Trip(nil)
-			probe.finish(nil)
-			r.state(breaker.Open)
-			w.at(20*time.Second - 1)
-			r.rejected()
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
+			r.Trip()
+			w.At(10 * time.Second)
+			probe := r.Gate()
+			r.C.Trip(nil)
+			probe.Finish(nil)
+			r.Is(breaker.Open)
+			w.At(20*time.Second - 1)
+			r.Rejected()
+		})
+	})
+	t.Run("nor in a half-open circuit that nobody has called", func(t *testing.T) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
+			stale := r.Gate()
+			r.C.Trip(nil)
+			r.C.OfferProbe()
+			stale.Finish(nil)
+			r.Is(breaker.HalfOpen)
 		})
 	})
 	t.Run("admitted by a mode above", func(t *testing.T) {
-		everywhere(t, func(w *world) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
 			for _, m := range []breaker.Mode{breaker.ForcedClosed, breaker.Shadow} {
-				r := w.r0()
-				r.trip()
-				r.c.SetMode(m)
-				r.ok(5)
-				r.state(breaker.Open)
-				r.c.SetMode(breaker.Auto)
-				r.rejected()
+				r := w.R0()
+				r.Trip()
+				r.C.SetMode(m)
+				r.Succeeds(5)
+				r.Is(breaker.Open)
+				r.C.SetMode(breaker.Auto)
+				r.Rejected()
 			}
 		})
 	})
 }
 
-func TestBC45_DroppedResultLeavesATrace(t *testing.T) {
-	bothClocks(t, func(w *world) {
+// BC-45.
+func TestDroppedResultLeavesATrace(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
 		var calls []breaker.CallEvent
-		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}))
-		p := r.acquire()
-		r.trip()
-		w.at(10 * time.Second)
+		r := w.R0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}))
+		p := r.Acquire()
+		r.Trip()
+		w.At(10 * time.Second)
 		calls = nil
 		p.Done(nil)
-		r.state(breaker.HalfOpen)
-		require.EqualValues(w, 1, r.c.Snapshot().Totals.Late)
-		require.EqualValues(w, 4, r.c.Snapshot().Totals.Calls)
-		require.EqualValues(w, 1, r.c.Snapshot().Totals.Successes)
+		r.Is(breaker.HalfOpen)
+		require.EqualValues(w, 1, r.C.Snapshot().Totals.Late)
+		require.EqualValues(w, 4, r.C.Snapshot().Totals.Calls)
+		require.EqualValues(w, 1, r.C.Snapshot().Totals.Successes)
 		require.Len(w, calls, 1)
 		require.True(w, calls[0].Late)
 		require.Equal(w, breaker.Closed, calls[0].State)
@@ -403,78 +309,81 @@ func TestBC45_DroppedResultLeavesATrace(t *testing.T) {
 		require.Equal(w, 10*time.Second, calls[0].Duration)
 		require.False(w, calls[0].Probe)
 
-		r.ok(1)
+		r.Succeeds(1)
 		require.Len(w, calls, 2)
 		require.False(w, calls[1].Late)
 		require.True(w, calls[1].Probe)
 		require.Equal(w, breaker.HalfOpen, calls[1].State)
 	})
 	t.Run("without a hook", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			var gates []*gate
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
+			var gates []*breakertest.Gate
 			for range 6 {
-				gates = append(gates, r.gate())
+				gates = append(gates, r.Gate())
 			}
-			r.c.Reset()
-			gates[0].finish(nil)
-			gates[1].finish(errBoom)
-			r.trip()
-			gates[2].finish(nil)
-			w.at(10 * time.Second)
-			r.ok(1)
+			r.C.Reset()
+			gates[0].Finish(nil)
+			gates[1].Finish(breakertest.ErrBoom)
+			r.Trip()
+			gates[2].Finish(nil)
+			w.At(10 * time.Second)
+			r.Succeeds(1)
 			for _, g := range gates[3:] {
-				g.finish(errBoom)
+				g.Finish(breakertest.ErrBoom)
 			}
-			totals := r.c.Snapshot().Totals
+			totals := r.C.Snapshot().Totals
 			require.EqualValues(w, 6, totals.Late)
 			require.EqualValues(w, 10, totals.Calls)
-			r.state(breaker.Closed)
-			require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
+			r.Is(breaker.Closed)
+			require.Zero(w, r.C.Snapshot().ConsecutiveFailures)
 		})
 	})
 }
 
-func TestBC59_PanicsComeOutUnchanged(t *testing.T) {
+// BC-59, K23.
+func TestPanicsComeOutUnchanged(t *testing.T) {
 	type custom struct{ n int }
 	pointer := &custom{3}
-	values := []any{"text", 42, custom{1}, pointer, errBoom, fmt.Errorf("wrapped: %w", errBoom), http.ErrAbortHandler, context.Canceled, breaker.ErrOpen}
-	for _, way := range []way{byRun, byDo, byPolicy} {
-		t.Run(way.name, func(t *testing.T) {
-			injected(t, way, func(w *world) {
+	values := []any{"text", 42, custom{1}, pointer, breakertest.ErrBoom, fmt.Errorf("wrapped: %w", breakertest.ErrBoom), http.ErrAbortHandler, context.Canceled, breaker.ErrOpen}
+	for _, way := range []breakertest.Way{breakertest.ByRun, breakertest.ByDo, breakertest.ByPolicy} {
+		t.Run(way.Name, func(t *testing.T) {
+			breakertest.Injected(t, way, func(w *breakertest.World) {
 				for _, value := range values {
-					r := w.r0(breaker.WithIgnore(errBoom, http.ErrAbortHandler, context.Canceled),
+					r := w.R0(breaker.WithIgnore(breakertest.ErrBoom, http.ErrAbortHandler, context.Canceled),
 						breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Success }))
 					for range 3 {
-						r.state(breaker.Closed)
-						got := panicOf(func() {
-							_, _ = way.call(r, context.Background(), func(context.Context) (int, error) { panic(value) })
+						r.Is(breaker.Closed)
+						got := breakertest.PanicOf(func() {
+							_, _ = way.Call(r, context.Background(), func(context.Context) (int, error) { panic(value) })
 						})
 						require.True(w, got == value, "panicked with %v, came out as %v", value, got)
-						r.idle()
+						r.Idle()
 					}
-					require.Equal(w, breaker.Open, r.c.State(), "three panics with %v", value)
-					require.Error(w, r.rejected().Cause)
+					require.Equal(w, breaker.Open, r.C.State(), "three panics with %v", value)
+					require.Error(w, r.Rejected().Cause)
+					require.EqualValues(w, 3, r.C.Snapshot().Totals.Panics)
+					require.EqualValues(w, 3, r.C.Snapshot().Totals.Failures)
 				}
 			})
 		})
 	}
 	t.Run("a panic with nil is one as well", func(t *testing.T) {
-		r := (&world{T: t, clk: clock.NewMock(), way: byRun}).r0()
-		v := panicOf(func() { _ = r.c.Run(context.Background(), func(context.Context) error { panic(nil) }) })
+		r := (&breakertest.World{T: t, Clk: breakertest.NewClock(), Way: breakertest.ByRun}).R0()
+		v := breakertest.PanicOf(func() { _ = r.C.Run(context.Background(), func(context.Context) error { panic(nil) }) })
 		require.IsType(t, &runtime.PanicNilError{}, v)
-		require.EqualValues(t, 1, r.c.Snapshot().Totals.Panics)
+		require.EqualValues(t, 1, r.C.Snapshot().Totals.Panics)
 	})
 	t.Run("after the caller's cancel", func(t *testing.T) {
-		r := (&world{T: t, clk: clock.NewMock(), way: byRun}).r0()
+		r := (&breakertest.World{T: t, Clk: breakertest.NewClock(), Way: breakertest.ByRun}).R0()
 		for range 3 {
 			ctx, cancel := context.WithCancel(context.Background())
-			panicOf(func() { _ = r.c.Run(ctx, func(context.Context) error { cancel(); panic("boom") }) })
+			breakertest.PanicOf(func() { _ = r.C.Run(ctx, func(context.Context) error { cancel(); panic("boom") }) })
 		}
-		r.state(breaker.Open) // a panic counts before anything else is asked
+		r.Is(breaker.Open) // a panic counts before anything else is asked
 	})
 	t.Run("the stack is the function's", func(t *testing.T) {
-		r := (&world{T: t, clk: clock.NewMock(), way: byRun}).r0()
+		r := (&breakertest.World{T: t, Clk: breakertest.NewClock(), Way: breakertest.ByRun}).R0()
 		var stack string
 		func() {
 			defer func() {
@@ -483,7 +392,7 @@ func TestBC59_PanicsComeOutUnchanged(t *testing.T) {
 					stack = string(text[:runtime.Stack(text, false)])
 				}
 			}()
-			_ = r.c.Run(context.Background(), func(context.Context) error { panicHere(); return nil })
+			_ = r.C.Run(context.Background(), func(context.Context) error { panicHere(); return nil })
 		}()
 		require.Contains(t, stack, "panicHere", "a panic that was recovered and raised again has lost its place")
 	})
@@ -491,28 +400,29 @@ func TestBC59_PanicsComeOutUnchanged(t *testing.T) {
 
 func panicHere() { panic("here") }
 
-func TestBC59_PanicsOfClassifierAndTripFunction(t *testing.T) {
-	for _, by := range []way{byRun, byDo, byPermit} {
-		t.Run("classifier, "+by.name, func(t *testing.T) {
-			injected(t, by, func(w *world) {
-				r := w.r0(breaker.WithClassifier(func(error) breaker.Outcome { panic("classify") }))
+// BC-59.
+func TestPanicsOfClassifierAndTripFunction(t *testing.T) {
+	for _, by := range []breakertest.Way{breakertest.ByRun, breakertest.ByDo, breakertest.ByPermit} {
+		t.Run("classifier, "+by.Name, func(t *testing.T) {
+			breakertest.Injected(t, by, func(w *breakertest.World) {
+				r := w.R0(breaker.WithClassifier(func(error) breaker.Outcome { panic("classify") }))
 				for range 3 {
-					r.state(breaker.Closed)
-					require.Equal(w, "classify", panicOf(func() { _ = r.call(errBoom) }))
+					r.Is(breaker.Closed)
+					require.Equal(w, "classify", breakertest.PanicOf(func() { _ = r.Call(breakertest.ErrBoom) }))
 				}
-				r.state(breaker.Open)
-				require.EqualValues(w, 3, r.c.Snapshot().Totals.Failures)
-				r.idle()
+				r.Is(breaker.Open)
+				require.EqualValues(w, 3, r.C.Snapshot().Totals.Failures)
+				r.Idle()
 			})
 		})
 	}
 	t.Run("trip function", func(t *testing.T) {
-		everywhere(t, func(w *world) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
 			log := &logged{}
-			r := w.r0(breaker.WithLogger(slog.New(log)), breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(5), func(breaker.Counts) bool { panic("trip function") })))
-			r.ok(1)
-			r.fail(9)
-			r.state(breaker.Closed)
+			r := w.R0(breaker.WithLogger(slog.New(log)), breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(5), func(breaker.Counts) bool { panic("trip function") })))
+			r.Succeeds(1)
+			r.Fails(9)
+			r.Is(breaker.Closed)
 			require.Len(w, log.list(), 10)
 			require.Equal(w, slog.LevelError, log.list()[0].Level)
 			require.Contains(w, fmt.Sprint(attrs(log.list()[0])), "trip function")
@@ -520,14 +430,15 @@ func TestBC59_PanicsOfClassifierAndTripFunction(t *testing.T) {
 	})
 }
 
-func TestBC104_LateResultOfADetachedCallIsDropped(t *testing.T) {
-	bubble(t, byDo, func(w *world) {
-		r := w.r0()
+// BC-104.
+func TestLateResultOfADetachedCallIsDropped(t *testing.T) {
+	breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+		r := w.R0()
 		release := make(chan struct{})
 		alts := 0
-		v, err := r.b.DoOr(context.Background(), breaker.Detach(time.Second, func(context.Context) (int, error) {
+		v, err := r.B.DoOr(context.Background(), breaker.Detach(time.Second, func(context.Context) (int, error) {
 			<-release
-			return 7, errBoom
+			return 7, breakertest.ErrBoom
 		}), func(_ context.Context, why error) (int, error) {
 			alts++
 			require.ErrorIs(w, why, context.DeadlineExceeded)
@@ -535,20 +446,20 @@ func TestBC104_LateResultOfADetachedCallIsDropped(t *testing.T) {
 		})
 		require.NoError(w, err)
 		require.Equal(w, 42, v)
-		require.Equal(w, time.Second, w.elapsed())
-		w.at(5 * time.Second)
+		require.Equal(w, time.Second, w.Elapsed())
+		w.At(5 * time.Second)
 		close(release)
 		synctest.Wait()
 		require.Equal(w, 1, alts)
-		require.EqualValues(w, 1, r.c.Snapshot().Totals.Calls)
-		r.idle()
+		require.EqualValues(w, 1, r.C.Snapshot().Totals.Calls)
+		r.Idle()
 	})
 	t.Run("what ends in time comes out", func(t *testing.T) {
-		bubble(t, byDo, func(w *world) {
-			v, err := breaker.Detach(time.Second, func(context.Context) (int, error) { return 7, errBoom })(w.Context())
+		breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+			v, err := breaker.Detach(time.Second, func(context.Context) (int, error) { return 7, breakertest.ErrBoom })(w.Context())
 			require.Equal(w, 7, v)
-			require.Same(w, errBoom, err)
-			require.Equal(w, "boom", panicOf(func() {
+			require.Same(w, breakertest.ErrBoom, err)
+			require.Equal(w, "boom", breakertest.PanicOf(func() {
 				_, _ = breaker.Detach(time.Second, func(context.Context) (int, error) { panic("boom") })(w.Context())
 			}))
 			_, err = breaker.Detach(time.Second, func(context.Context) (int, error) { runtime.Goexit(); return 0, nil })(w.Context())
@@ -557,7 +468,7 @@ func TestBC104_LateResultOfADetachedCallIsDropped(t *testing.T) {
 			time.AfterFunc(100*time.Millisecond, cancel)
 			_, err = breaker.Detach(time.Second, func(context.Context) (int, error) { <-time.After(time.Minute); return 0, nil })(ctx)
 			require.ErrorIs(w, err, context.Canceled)
-			w.add(time.Minute) // the function ends, and nobody minds
+			w.Add(time.Minute) // the function ends, and nobody minds
 		})
 	})
 	t.Run("nonsense is an error of every call", func(t *testing.T) {
@@ -570,8 +481,9 @@ func TestBC104_LateResultOfADetachedCallIsDropped(t *testing.T) {
 	})
 }
 
-func TestK15_OutcomesFromBeforeATransitionMoveNothing(t *testing.T) {
-	for name, outcome := range map[string]error{"success": nil, "failure": errBoom} {
+// K15, BC-40.
+func TestOutcomesFromBeforeATransitionMoveNothing(t *testing.T) {
+	for name, outcome := range map[string]error{"success": nil, "failure": breakertest.ErrBoom, "ignored": fmt.Errorf("inner: %w", breaker.ErrOpen)} {
 		for _, when := range []struct {
 			name string
 			at   time.Duration
@@ -583,153 +495,130 @@ func TestK15_OutcomesFromBeforeATransitionMoveNothing(t *testing.T) {
 			{"at the end, before a probe", 30 * time.Second, breaker.HalfOpen},
 		} {
 			t.Run(name+" "+when.name, func(t *testing.T) {
-				everywhere(t, func(w *world) {
-					r := w.circuit()
-					stale := []*gate{r.gate(), r.gate(), r.gate(), r.gate(), r.gate()}
-					r.trip()
-					w.at(when.at)
+				breakertest.Everywhere(t, func(w *breakertest.World) {
+					r := w.Circuit()
+					stale := []*breakertest.Gate{r.Gate(), r.Gate(), r.Gate(), r.Gate(), r.Gate()}
+					r.Trip()
+					w.At(when.at)
 					for _, g := range stale {
-						g.finish(outcome)
+						g.Finish(outcome)
 					}
-					r.state(when.want)
-					w.at(30 * time.Second)
-					r.state(breaker.HalfOpen)
-					require.Len(w, r.steps(), 1)
-					require.EqualValues(w, 5, r.c.Snapshot().Totals.Late)
-					r.ok(1)
-					r.state(breaker.HalfOpen)
-					r.ok(1)
-					r.state(breaker.Closed)
+					r.Is(when.want)
+					w.At(30 * time.Second)
+					r.Is(breaker.HalfOpen)
+					require.Len(w, r.Steps(), 1)
+					require.EqualValues(w, 5, r.C.Snapshot().Totals.Late)
+					r.Succeeds(1)
+					r.Is(breaker.HalfOpen)
+					r.Succeeds(1)
+					r.Is(breaker.Closed)
 				})
 			})
 		}
 		t.Run(name+" while half-open", func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.circuit()
-				stale := []*gate{r.gate(), r.gate(), r.gate()}
-				r.trip()
-				w.at(30 * time.Second)
-				r.ok(1)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.Circuit()
+				stale := []*breakertest.Gate{r.Gate(), r.Gate(), r.Gate()}
+				r.Trip()
+				w.At(30 * time.Second)
+				r.Succeeds(1)
 				for _, g := range stale {
-					g.finish(outcome)
+					g.Finish(outcome)
 				}
-				r.state(breaker.HalfOpen)
-				require.EqualValues(w, 1, r.c.Snapshot().ConsecutiveSuccesses)
-				r.ok(1)
-				r.state(breaker.Closed)
+				r.Is(breaker.HalfOpen)
+				require.EqualValues(w, 1, r.C.Snapshot().ConsecutiveSuccesses)
+				r.Succeeds(1)
+				r.Is(breaker.Closed)
 			})
 		})
 		t.Run(name+" of a probe after the next opening", func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.circuit(breaker.WithProbeLease(time.Hour))
-				r.trip()
-				w.at(30 * time.Second)
-				probe := r.gate()
-				r.fail(1)
-				w.at(60 * time.Second)
-				next := r.gate()
-				probe.finish(outcome)
-				r.state(breaker.HalfOpen)
-				require.EqualValues(w, 1, r.c.Snapshot().Probes, "the stale probe frees nobody's slot")
-				next.finish(nil)
-				r.state(breaker.HalfOpen)
-				r.ok(1)
-				r.state(breaker.Closed)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.Circuit(breaker.WithProbeLease(time.Hour))
+				r.Trip()
+				w.At(30 * time.Second)
+				probe := r.Gate()
+				r.Fails(1)
+				w.At(60 * time.Second)
+				next := r.Gate()
+				probe.Finish(outcome)
+				r.Is(breaker.HalfOpen)
+				require.EqualValues(w, 1, r.C.Snapshot().Probes, "the stale probe frees nobody's slot")
+				next.Finish(nil)
+				r.Is(breaker.HalfOpen)
+				r.Succeeds(1)
+				r.Is(breaker.Closed)
 			})
 		})
 		t.Run(name+" from an earlier closed time", func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.circuit()
-				stale := []*gate{r.gate(), r.gate(), r.gate(), r.gate(), r.gate()}
-				r.trip()
-				w.at(30 * time.Second)
-				r.ok(2)
-				r.fail(4)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.Circuit()
+				stale := []*breakertest.Gate{r.Gate(), r.Gate(), r.Gate(), r.Gate(), r.Gate()}
+				r.Trip()
+				w.At(30 * time.Second)
+				r.Succeeds(2)
+				r.Fails(4)
 				for _, g := range stale {
-					g.finish(outcome)
+					g.Finish(outcome)
 				}
-				r.state(breaker.Closed)
-				require.EqualValues(w, 4, r.c.Snapshot().ConsecutiveFailures)
-				r.fail(1)
-				r.state(breaker.Open)
+				r.Is(breaker.Closed)
+				require.EqualValues(w, 4, r.C.Snapshot().ConsecutiveFailures)
+				r.Fails(1)
+				r.Is(breaker.Open)
 			})
 		})
 	}
 }
 
-func TestK23_PanicCountsAndComesOut(t *testing.T) {
-	for _, by := range []way{byRun, byDo, byPolicy} {
-		for name, f := range map[string]func(*testing.T, way, func(*world)){"injected clock": injected, "bubble": bubble} {
-			t.Run(by.name+" "+name, func(t *testing.T) {
-				f(t, by, func(w *world) {
-					r := w.circuit()
-					r.fail(1)
-					for i := range 4 {
-						r.state(breaker.Closed)
-						value := fmt.Sprint("panic ", i)
-						require.Equal(w, value, panicOf(func() {
-							_, _ = r.way.call(r, w.Context(), func(context.Context) (int, error) { panic(value) })
-						}))
-					}
-					r.state(breaker.Open)
-					r.idle()
-					require.EqualValues(w, 4, r.c.Snapshot().Totals.Panics)
-					require.EqualValues(w, 5, r.c.Snapshot().Totals.Failures)
-				})
-			})
-		}
-	}
-}
-
-func TestK35_MaxInFlightStopsTheFirstWave(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit(breaker.WithMaxInFlight(100))
-		var in []*gate
+// K35.
+func TestMaxInFlightStopsTheFirstWave(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit(breaker.WithMaxInFlight(100))
+		var in []*breakertest.Gate
 		refused := 0
 		for range 5000 {
-			g := r.begin()
-			if g.ran {
+			g := r.Begin()
+			if g.Ran {
 				in = append(in, g)
 				continue
 			}
-			err := <-g.result
+			err := <-g.Result
 			require.ErrorIs(w, err, breaker.ErrTooManyInFlight)
 			require.NotErrorIs(w, err, breaker.ErrOpen)
 			refused++
 		}
 		require.Len(w, in, 100)
 		require.Equal(w, 4900, refused)
-		require.EqualValues(w, 4900, r.c.Snapshot().Totals.Rejected)
-		require.EqualValues(w, 100, r.c.Snapshot().InFlight)
-		require.False(w, r.c.Ready())
-		in[0].finish(nil)
-		require.True(w, r.c.Ready())
-		again := r.gate()
-		require.ErrorIs(w, r.call(nil), breaker.ErrTooManyInFlight)
+		require.EqualValues(w, 4900, r.C.Snapshot().Totals.Rejected)
+		require.EqualValues(w, 100, r.C.Snapshot().InFlight)
+		require.False(w, r.C.Ready())
+		in[0].Finish(nil)
+		require.True(w, r.C.Ready())
+		again := r.Gate()
+		require.ErrorIs(w, r.Call(nil), breaker.ErrTooManyInFlight)
 		for _, g := range append(in[1:], again) {
-			g.finish(nil)
+			g.Finish(nil)
 		}
-		r.idle()
-		r.state(breaker.Closed)
+		r.Idle()
+		r.Is(breaker.Closed)
 	})
 	t.Run("0 is off", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit(breaker.WithMaxInFlight(0))
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.Circuit(breaker.WithMaxInFlight(0))
 			for range 500 {
-				r.gate()
+				r.Gate()
 			}
-			require.EqualValues(w, 500, r.c.Snapshot().InFlight)
+			require.EqualValues(w, 500, r.C.Snapshot().InFlight)
 		})
 	})
 	t.Run("never exceeded by callers that race", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.circuit(breaker.WithMaxInFlight(7))
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.Circuit(breaker.WithMaxInFlight(7))
 			var now, most, over atomic.Int64
 			var all sync.WaitGroup
 			for range 64 {
 				all.Go(func() {
 					for range 100 {
-						_ = r.c.Run(context.Background(), func(context.Context) error {
+						_ = r.C.Run(context.Background(), func(context.Context) error {
 							n := now.Add(1)
 							for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 							}
@@ -745,109 +634,57 @@ func TestK35_MaxInFlightStopsTheFirstWave(t *testing.T) {
 			}
 			all.Wait()
 			require.Zero(w, over.Load(), "up to %d in flight", most.Load())
-			r.idle()
-		})
-	})
-}
-
-func TestO02_TotalsCountFinishedCallsAndRejectionsApart(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		pending := r.gate()
-		r.trip()
-		for range 3 {
-			r.rejected()
-		}
-		totals := r.c.Snapshot().Totals
-		require.EqualValues(w, 5, totals.Calls)
-		require.EqualValues(w, 5, totals.Failures)
-		require.EqualValues(w, 3, totals.Rejected)
-		pending.finish(nil)
-		totals = r.c.Snapshot().Totals
-		require.EqualValues(w, 6, totals.Calls)
-		require.EqualValues(w, 1, totals.Successes)
-		require.EqualValues(w, 1, totals.Late)
-	})
-	t.Run("totals never fall", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit()
-			var last breaker.Totals
-			grown := func() {
-				now := r.c.Snapshot().Totals
-				assert.GreaterOrEqual(w, now.Calls, last.Calls)
-				assert.GreaterOrEqual(w, now.Successes, last.Successes)
-				assert.GreaterOrEqual(w, now.Failures, last.Failures)
-				assert.GreaterOrEqual(w, now.Rejected, last.Rejected)
-				require.Equal(w, now.Calls, now.Successes+now.Failures+now.Ignored)
-				last = now
-			}
-			r.ok(5)
-			grown()
-			r.trip()
-			grown()
-			r.rejected()
-			w.at(30 * time.Second)
-			r.ok(2)
-			grown()
-			r.c.Reset()
-			grown()
-			r.ok(1)
-			require.NoError(w, r.c.Configure(breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(time.Second)))))
-			grown()
-			r.ok(3)
-			r.fail(1)
-			grown()
-			require.EqualValues(w, 17, last.Calls)
+			r.Idle()
 		})
 	})
 }
 
 // A panic, turned into an error, was a success to a list of the errors that count.
-func TestFault_PanicPassesNoAllowList(t *testing.T) {
+func TestPanicPassesNoAllowList(t *testing.T) {
 	for name, opt := range map[string]breaker.Option{
 		"classifier that says success": breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Success }),
 		"classifier that says ignored": breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Ignored }),
-		"list of other errors":         breaker.WithFailOn(errClient),
+		"list of other errors":         breaker.WithFailOn(breakertest.ErrClient),
 		"value classifier":             breaker.WithResult(func(int, error) breaker.Outcome { return breaker.Success }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothClocks(t, func(w *world) {
-				r := w.r0(opt)
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				r := w.R0(opt)
 				for range 3 {
-					r.state(breaker.Closed)
-					require.Equal(w, errClient, panicOf(func() {
-						_, _ = r.b.Do(w.Context(), func(context.Context) (int, error) { panic(errClient) })
+					r.Is(breaker.Closed)
+					require.Equal(w, breakertest.ErrClient, breakertest.PanicOf(func() {
+						_, _ = r.B.Do(w.Context(), func(context.Context) (int, error) { panic(breakertest.ErrClient) })
 					}))
 				}
-				r.state(breaker.Open)
+				r.Is(breaker.Open)
 			})
 		})
 	}
 }
 
 // Panic, Goexit or a hang leaked the permit, of probes and of the limit on calls in flight.
-func TestFault_NoPermitLeaks(t *testing.T) {
+func TestNoPermitLeaks(t *testing.T) {
 	for name, end := range map[string]func(){
 		"panic":  func() { panic("boom") },
 		"goexit": runtime.Goexit,
 	} {
-		for _, by := range []way{byRun, byDo, byPolicy} {
-			t.Run(name+" "+by.name, func(t *testing.T) {
-				injected(t, by, func(w *world) {
-					r := w.r0(breaker.WithMaxInFlight(1), breaker.WithFailureThreshold(1000))
+		for _, by := range []breakertest.Way{breakertest.ByRun, breakertest.ByDo, breakertest.ByPolicy} {
+			t.Run(name+" "+by.Name, func(t *testing.T) {
+				breakertest.Injected(t, by, func(w *breakertest.World) {
+					r := w.R0(breaker.WithMaxInFlight(1), breaker.WithFailureThreshold(1000))
 					for range 100 {
-						_ = inGoroutine(func() {
-							_, err := r.way.call(r, context.Background(), func(context.Context) (int, error) {
-								r.ran.Add(1)
+						_ = breakertest.InGoroutine(func() {
+							_, err := r.Way.Call(r, context.Background(), func(context.Context) (int, error) {
+								r.Ran.Add(1)
 								end()
 								return 0, nil
 							})
 							assert.NoError(w, err, "rejected")
 						})
-						r.idle()
+						r.Idle()
 					}
-					require.EqualValues(w, 100, r.ran.Load())
-					r.ok(1)
+					require.EqualValues(w, 100, r.Ran.Load())
+					r.Succeeds(1)
 				})
 			})
 		}
@@ -855,107 +692,80 @@ func TestFault_NoPermitLeaks(t *testing.T) {
 }
 
 // Fifty successes of calls admitted while closed closed a half-open circuit that no probe had been sent through.
-func TestFault_SuccessesOfAnEarlierTimeCloseNothing(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0(breaker.WithSuccessThreshold(3))
-		var early []*gate
+func TestSuccessesOfAnEarlierTimeCloseNothing(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.R0(breaker.WithSuccessThreshold(3))
+		var early []*breakertest.Gate
 		for range 50 {
-			early = append(early, r.gate())
+			early = append(early, r.Gate())
 		}
-		r.trip()
-		w.at(10 * time.Second)
+		r.Trip()
+		w.At(10 * time.Second)
 		for _, g := range early[:25] {
-			g.finish(nil) // due, but nobody has asked yet
+			g.Finish(nil) // due, but nobody has asked yet
 		}
-		r.state(breaker.HalfOpen)
-		probe := r.gate()
+		r.Is(breaker.HalfOpen)
+		probe := r.Gate()
 		for _, g := range early[25:] {
-			g.finish(nil)
+			g.Finish(nil)
 		}
-		r.state(breaker.HalfOpen)
-		require.Zero(w, r.c.Snapshot().ConsecutiveSuccesses)
-		require.EqualValues(w, 1, r.c.Snapshot().Probes)
-		probe.finish(nil)
-		r.state(breaker.HalfOpen)
-		require.EqualValues(w, 50, r.c.Snapshot().Totals.Late)
+		r.Is(breaker.HalfOpen)
+		require.Zero(w, r.C.Snapshot().ConsecutiveSuccesses)
+		require.EqualValues(w, 1, r.C.Snapshot().Probes)
+		probe.Finish(nil)
+		r.Is(breaker.HalfOpen)
+		require.EqualValues(w, 50, r.C.Snapshot().Totals.Late)
 	})
 }
 
 // Stale results handed back slots that they had never taken, so that more probes ran than there were slots.
-func TestFault_StaleResultsRaiseNoCap(t *testing.T) {
-	for name, outcome := range map[string]error{"successes": nil, "failures": errBoom, "ignored": fmt.Errorf("inner: %w", breaker.ErrOpen)} {
+func TestStaleResultsRaiseNoCap(t *testing.T) {
+	for name, outcome := range map[string]error{"successes": nil, "failures": breakertest.ErrBoom, "ignored": fmt.Errorf("inner: %w", breaker.ErrOpen)} {
 		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
+			breakertest.Everywhere(t, func(w *breakertest.World) {
 				const slots = 20
-				r := w.r0(breaker.WithHalfOpenProbes(slots), breaker.WithSuccessThreshold(1000))
-				var stale []*gate
+				r := w.R0(breaker.WithHalfOpenProbes(slots), breaker.WithSuccessThreshold(1000))
+				var stale []*breakertest.Gate
 				for range 90 {
-					stale = append(stale, r.gate())
+					stale = append(stale, r.Gate())
 				}
-				r.trip()
-				w.at(10 * time.Second)
+				r.Trip()
+				w.At(10 * time.Second)
 				for range slots {
-					r.gate()
+					r.Gate()
 				}
 				for _, g := range stale {
-					g.finish(outcome)
+					g.Finish(outcome)
 				}
-				require.EqualValues(w, slots, r.c.Snapshot().Probes)
+				require.EqualValues(w, slots, r.C.Snapshot().Probes)
 				for range 90 {
-					require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
+					require.ErrorIs(w, r.Rejected(), breaker.ErrTooManyProbes)
 				}
-				r.state(breaker.HalfOpen)
+				r.Is(breaker.HalfOpen)
 			})
 		})
 	}
 }
 
 // A panic went past every counter.
-func TestFault_PanicsAreCounted(t *testing.T) {
-	bothClocks(t, func(w *world) {
+func TestPanicsAreCounted(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
 		var calls []breaker.CallEvent
-		r := w.r0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}))
-		panicOf(func() { _ = r.c.Run(w.Context(), func(context.Context) error { panic("boom") }) })
-		totals := r.c.Snapshot().Totals
+		r := w.R0(breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, c breaker.CallEvent) { calls = append(calls, c) }}))
+		breakertest.PanicOf(func() { _ = r.C.Run(w.Context(), func(context.Context) error { panic("boom") }) })
+		totals := r.C.Snapshot().Totals
 		require.EqualValues(w, 1, totals.Calls)
 		require.EqualValues(w, 1, totals.Failures)
 		require.EqualValues(w, 1, totals.Panics)
-		require.EqualValues(w, 1, r.c.Snapshot().Counts.Failures)
+		require.EqualValues(w, 1, r.C.Snapshot().Counts.Failures)
 		require.Len(w, calls, 1)
 		require.Equal(w, breaker.Failure, calls[0].Outcome)
 		require.Error(w, calls[0].Err)
 	})
 }
 
-// Two stale ignored results made room for five calls where two were permitted, and two stale successes closed.
-func TestFault_StaleResultsInHalfOpen(t *testing.T) {
-	everywhere(t, func(w *world) {
-		ignored := fmt.Errorf("inner: %w", breaker.ErrOpen)
-		r := w.r0(breaker.WithHalfOpenProbes(2), breaker.WithSuccessThreshold(2))
-		var stale []*gate
-		for range 5 {
-			stale = append(stale, r.gate())
-		}
-		r.trip()
-		w.at(10 * time.Second)
-		a, b := r.gate(), r.gate()
-		for _, g := range stale[:3] {
-			g.finish(ignored)
-			r.rejected()
-		}
-		for _, g := range stale[3:] {
-			g.finish(nil)
-			r.state(breaker.HalfOpen)
-		}
-		a.finish(nil)
-		r.state(breaker.HalfOpen)
-		b.finish(nil)
-		r.state(breaker.Closed)
-	})
-}
-
 // A lock was held while the user's function ran, which made one queue of all calls.
-func TestFault_CallsRunSideBySide(t *testing.T) {
+func TestCallsRunSideBySide(t *testing.T) {
 	for name, opts := range map[string][]breaker.Option{
 		"closed":          nil,
 		"limited":         {breaker.WithMaxInFlight(10)},
@@ -965,13 +775,13 @@ func TestFault_CallsRunSideBySide(t *testing.T) {
 		"timeout":         {breaker.WithTimeout(time.Hour)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothClocks(t, func(w *world) {
-				r := w.r0(opts...)
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				r := w.R0(opts...)
 				meet := rendezvous(5)
 				var all sync.WaitGroup
 				for range 5 {
 					all.Go(func() {
-						_, err := r.b.Do(context.Background(), func(context.Context) (int, error) { meet(); return 1, nil })
+						_, err := r.B.Do(context.Background(), func(context.Context) (int, error) { meet(); return 1, nil })
 						assert.NoError(w, err)
 					})
 				}
@@ -980,17 +790,17 @@ func TestFault_CallsRunSideBySide(t *testing.T) {
 		})
 	}
 	t.Run("half-open", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0(breaker.WithHalfOpenProbes(5))
-			r.trip()
-			w.at(10 * time.Second)
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithHalfOpenProbes(5))
+			r.Trip()
+			w.At(10 * time.Second)
 			meet := rendezvous(5)
 			var all sync.WaitGroup
 			for range 5 {
-				all.Go(func() { _ = r.c.Run(context.Background(), func(context.Context) error { meet(); return nil }) })
+				all.Go(func() { _ = r.C.Run(context.Background(), func(context.Context) error { meet(); return nil }) })
 			}
 			all.Wait()
-			r.state(breaker.Closed)
+			r.Is(breaker.Closed)
 		})
 	})
 	t.Run("user code beside the function", func(t *testing.T) {
@@ -1006,14 +816,14 @@ func TestFault_CallsRunSideBySide(t *testing.T) {
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
-				bothClocks(t, func(w *world) {
-					r := w.r0(opts(rendezvous(5)), breaker.WithFailureThreshold(100))
+				breakertest.BothClocks(t, func(w *breakertest.World) {
+					r := w.R0(opts(rendezvous(5)), breaker.WithFailureThreshold(100))
 					var all sync.WaitGroup
 					for range 5 {
-						all.Go(func() { _ = r.c.Run(context.Background(), func(context.Context) error { return errBoom }) })
+						all.Go(func() { _ = r.C.Run(context.Background(), func(context.Context) error { return breakertest.ErrBoom }) })
 					}
 					all.Wait()
-					r.idle()
+					r.Idle()
 				})
 			})
 		}
@@ -1033,7 +843,7 @@ func rendezvous(n int) func() {
 }
 
 // A predicate that threw left the circuit stuck.
-func TestFault_ThrowingPredicateWedgesNothing(t *testing.T) {
+func TestThrowingPredicateWedgesNothing(t *testing.T) {
 	for name, throw := range map[string]func(){"panic": func() { panic("predicate") }, "goexit": runtime.Goexit} {
 		for predicate, opt := range map[string]breaker.Option{
 			"classifier":       breaker.WithClassifier(func(error) breaker.Outcome { throw(); return breaker.Failure }),
@@ -1041,25 +851,25 @@ func TestFault_ThrowingPredicateWedgesNothing(t *testing.T) {
 			"trip function":    breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(5), func(breaker.Counts) bool { throw(); return true }), breaker.ConsecutiveFailures(3)),
 		} {
 			t.Run(predicate+" "+name, func(t *testing.T) {
-				bothClocks(t, func(w *world) {
-					r := w.r0(opt)
+				breakertest.BothClocks(t, func(w *breakertest.World) {
+					r := w.R0(opt)
 					call := func(err error) {
-						_ = inGoroutine(func() { _, _ = r.b.Do(context.Background(), func(context.Context) (int, error) { return 1, err }) })
+						_ = breakertest.InGoroutine(func() { _, _ = r.B.Do(context.Background(), func(context.Context) (int, error) { return 1, err }) })
 					}
 					for range 3 {
-						r.state(breaker.Closed)
-						call(errBoom)
-						r.idle()
+						r.Is(breaker.Closed)
+						call(breakertest.ErrBoom)
+						r.Idle()
 					}
-					r.state(breaker.Open) // each of the calls counts as a failure
-					w.at(10 * time.Second)
-					call(errBoom)
-					r.idle()
-					r.state(breaker.Open)
-					w.at(20 * time.Second)
-					_ = inGoroutine(func() { _ = r.c.Run(context.Background(), func(context.Context) error { return nil }) })
-					r.state(breaker.Closed)
-					r.idle()
+					r.Is(breaker.Open) // each of the calls counts as a failure
+					w.At(10 * time.Second)
+					call(breakertest.ErrBoom)
+					r.Idle()
+					r.Is(breaker.Open)
+					w.At(20 * time.Second)
+					_ = breakertest.InGoroutine(func() { _ = r.C.Run(context.Background(), func(context.Context) error { return nil }) })
+					r.Is(breaker.Closed)
+					r.Idle()
 				})
 			})
 		}
@@ -1067,33 +877,34 @@ func TestFault_ThrowingPredicateWedgesNothing(t *testing.T) {
 }
 
 // Rejected calls were counted as failures, or not at all, or their number fell.
-func TestFault_RejectionsAreCountedOnceAndApart(t *testing.T) {
-	everywhere(t, func(w *world) {
+// O02.
+func TestRejectionsAreCountedOnceAndApart(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
 		rejections := 0
-		r := w.r0(breaker.WithHooks(breaker.Hooks{Reject: func(_ context.Context, e breaker.RejectEvent) {
+		r := w.R0(breaker.WithHooks(breaker.Hooks{Reject: func(_ context.Context, e breaker.RejectEvent) {
 			rejections++
 			require.ErrorIs(w, e.Err, breaker.ErrOpen)
 			require.False(w, e.Shadow)
 		}}))
-		r.trip()
+		r.Trip()
 		for n := 1; n <= 100; n++ {
-			r.rejected()
-			require.EqualValues(w, n, r.c.Snapshot().Totals.Rejected)
+			r.Rejected()
+			require.EqualValues(w, n, r.C.Snapshot().Totals.Rejected)
 			require.Equal(w, n, rejections)
 		}
-		require.EqualValues(w, 3, r.c.Snapshot().Totals.Calls)
-		w.at(10 * time.Second)
-		probe := r.gate()
-		r.rejected()
-		probe.finish(nil)
-		r.c.Reset()
-		require.EqualValues(w, 101, r.c.Snapshot().Totals.Rejected)
-		require.EqualValues(w, 4, r.c.Snapshot().Totals.Calls)
+		require.EqualValues(w, 3, r.C.Snapshot().Totals.Calls)
+		w.At(10 * time.Second)
+		probe := r.Gate()
+		r.Rejected()
+		probe.Finish(nil)
+		r.C.Reset()
+		require.EqualValues(w, 101, r.C.Snapshot().Totals.Rejected)
+		require.EqualValues(w, 4, r.C.Snapshot().Totals.Calls)
 	})
 }
 
 // A panic was counted before the failure that it is.
-func TestFault_PanicsAreNeverMoreThanFailures(t *testing.T) {
+func TestPanicsAreNeverMoreThanFailures(t *testing.T) {
 	var c *breaker.Circuit
 	looks := 0
 	c = breaker.Must(breaker.NewCircuit("c", breaker.WithOpenBackoff(2, time.Hour, 1), breaker.WithRand(func() float64 {
@@ -1107,4 +918,187 @@ func TestFault_PanicsAreNeverMoreThanFailures(t *testing.T) {
 	n := c.Snapshot().Totals
 	require.EqualValues(t, 1, n.Panics)
 	require.EqualValues(t, 1, n.Failures)
+}
+
+// BC-37.
+func TestSettlingTwiceCountsOnce(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		r := w.R0(breaker.WithSuccessThreshold(2), breaker.WithHalfOpenProbes(1))
+		r.Trip()
+		w.At(10 * time.Second)
+		p := r.Acquire()
+		var twice sync.WaitGroup
+		twice.Go(func() { p.Done(nil) })
+		twice.Go(func() { p.Done(nil) })
+		twice.Wait()
+		require.EqualValues(w, 1, r.C.Snapshot().ConsecutiveSuccesses)
+		r.Is(breaker.HalfOpen)
+		first := r.Gate()
+		require.ErrorIs(w, r.Rejected(), breaker.ErrTooManyProbes)
+		p.Done(breakertest.ErrBoom) // a third time, on somebody else's probe
+		p.Settle(breaker.Failure, breakertest.ErrBoom)
+		r.Is(breaker.HalfOpen)
+		require.EqualValues(w, 1, r.C.Snapshot().Probes)
+		first.Finish(nil)
+		r.Is(breaker.Closed)
+		r.Idle()
+	})
+}
+
+// K20.
+func TestTwoStepUse(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		r := w.Circuit()
+		var permits []*breaker.Permit
+		for range 5 {
+			permits = append(permits, r.Acquire())
+		}
+		require.EqualValues(w, 5, r.C.Snapshot().InFlight)
+		for i, p := range permits {
+			r.Is(breaker.Closed)
+			if i%2 == 0 {
+				p.Done(breakertest.ErrBoom)
+			} else {
+				breakertest.InGoroutine(func() { p.Settle(breaker.Failure, breakertest.ErrBoom) })
+			}
+		}
+		r.Is(breaker.Open)
+		_, err := r.C.Acquire(w.Context())
+		require.ErrorIs(w, err, breaker.ErrOpen)
+		w.At(30 * time.Second)
+		a, b := r.Acquire(), r.Acquire()
+		a.Done(nil)
+		b.Settle(breaker.Success, nil)
+		r.Is(breaker.Closed)
+		r.Idle()
+	})
+}
+
+// K21.
+func TestOnlyTheFirstSettlementCounts(t *testing.T) {
+	settle := map[string]func(*breaker.Permit, breaker.Outcome){
+		"Done": func(p *breaker.Permit, o breaker.Outcome) {
+			if o == breaker.Success {
+				p.Done(nil)
+				return
+			}
+			p.Done(breakertest.ErrBoom)
+		},
+		"Settle": func(p *breaker.Permit, o breaker.Outcome) { p.Settle(o, breakertest.ErrBoom) },
+	}
+	for first, settleFirst := range settle {
+		for second, settleSecond := range settle {
+			t.Run(first+" then "+second, func(t *testing.T) {
+				breakertest.BothClocks(t, func(w *breakertest.World) {
+					r := w.Circuit()
+					p := r.Acquire()
+					settleFirst(p, breaker.Failure)
+					settleSecond(p, breaker.Failure)
+					settleSecond(p, breaker.Success)
+					require.EqualValues(w, 1, r.C.Snapshot().ConsecutiveFailures)
+					require.EqualValues(w, 1, r.C.Snapshot().Totals.Calls)
+					r.Idle()
+
+					q := r.Acquire()
+					settleFirst(q, breaker.Success)
+					settleSecond(q, breaker.Failure)
+					require.Zero(w, r.C.Snapshot().ConsecutiveFailures)
+					require.EqualValues(w, 2, r.C.Snapshot().Totals.Calls)
+					r.Idle()
+				})
+			})
+		}
+	}
+	t.Run("of many at once", func(t *testing.T) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.Circuit()
+			p := r.Acquire()
+			var all sync.WaitGroup
+			for range 50 {
+				all.Go(func() { p.Done(breakertest.ErrBoom) })
+			}
+			all.Wait()
+			require.EqualValues(w, 1, r.C.Snapshot().Totals.Failures)
+			r.Idle()
+		})
+	})
+	t.Run("of no permit at all", func(t *testing.T) {
+		var p *breaker.Permit
+		p.Done(nil)
+		p.Settle(breaker.Failure, nil)
+	})
+}
+
+// K22.
+func TestContextAlreadyDoneTakesNothing(t *testing.T) {
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	expired, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	defer cancel()
+	caused, cancelWith := context.WithCancelCause(context.Background())
+	cancelWith(breakertest.ErrClient)
+	for _, ctx := range []context.Context{cancelled, expired, caused} {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.Circuit(breaker.WithSuccessThreshold(1))
+			check := func(want breaker.State) {
+				ran, before := r.Ran.Load(), r.C.Snapshot()
+				require.Equal(w, ctx.Err(), r.CallContext(ctx, nil))
+				require.Equal(w, ran, r.Ran.Load(), "the function ran")
+				after := r.C.Snapshot()
+				require.Equal(w, before.Totals, after.Totals)
+				require.Equal(w, before.InFlight, after.InFlight)
+				require.Equal(w, before.Probes, after.Probes)
+				r.Is(want)
+			}
+			check(breaker.Closed)
+			r.Trip()
+			check(breaker.Open)
+			w.At(30 * time.Second)
+			check(breaker.HalfOpen)
+			require.Len(w, r.Steps(), 1, "such a call moves nothing")
+			probe := r.Gate()
+			check(breaker.HalfOpen)
+			probe.Finish(nil)
+			r.Is(breaker.Closed)
+			for _, m := range []breaker.Mode{breaker.ForcedOpen, breaker.ForcedClosed, breaker.Shadow} {
+				r.C.SetMode(m)
+				check(breaker.Closed)
+			}
+		})
+	}
+}
+
+func TestPermitAbort(t *testing.T) {
+	c := breaker.Must(breaker.NewCircuit("c"))
+	ctx := context.Background()
+	for range 2 {
+		var p breaker.Permit
+		require.NoError(t, c.AcquireInto(ctx, &p))
+		require.Same(t, c, p.Circuit())
+		require.Equal(t, ctx, p.Context())
+		p.Abort()
+		p.Abort() // only the first settlement counts
+		p.Done(nil)
+	}
+	n := c.Snapshot()
+	require.EqualValues(t, 2, n.Totals.Failures)
+	require.EqualValues(t, 2, n.Totals.Panics)
+	require.EqualValues(t, 2, n.Totals.Calls)
+	require.EqualValues(t, 2, n.ConsecutiveFailures)
+	require.Zero(t, n.InFlight)
+	(*breaker.Permit)(nil).Abort()
+	new(breaker.Permit).Abort()
+	require.Nil(t, new(breaker.Permit).Circuit())
+	require.Nil(t, new(breaker.Permit).Context())
+}
+
+// A panic after the caller's cancel is one all the same.
+func TestPermitAbortAfterCancel(t *testing.T) {
+	c := breaker.Must(breaker.NewCircuit("c"))
+	ctx, cancel := context.WithCancel(context.Background())
+	p, err := c.Acquire(ctx)
+	require.NoError(t, err)
+	cancel()
+	p.Abort()
+	require.EqualValues(t, 1, c.Snapshot().Totals.Failures)
 }

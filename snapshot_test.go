@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 )
 
 // cfgR0 trips on 3 failures for 10s; one probe closes it.
@@ -58,6 +59,7 @@ func cfgOpened(t testing.TB) (*breaker.Circuit, *clock.Mock) {
 	return c, clk
 }
 
+// O01.
 func TestSnapshotOfAFreshCircuit(t *testing.T) {
 	c, clk := cfgR0(t)
 	require.Equal(t, breaker.Snapshot{Name: "c", Epoch: 1, Since: clk.Now()}, c.Snapshot())
@@ -126,22 +128,6 @@ func TestSnapshotThroughTheStates(t *testing.T) {
 	require.Equal(t, breaker.ForcedOpen, c.Snapshot().Mode)
 	require.Equal(t, breaker.Closed, c.Snapshot().State, "the mode stands apart")
 	require.EqualValues(t, 4, c.Snapshot().Epoch)
-}
-
-// BC-11.
-func TestLookingChangesNothing(t *testing.T) {
-	c, clk := cfgOpened(t)
-	clk.Add(10 * time.Second)
-	for range 100 {
-		c.State()
-		c.Ready()
-		c.Snapshot()
-		c.Config()
-	}
-	p, err := c.Acquire(context.Background())
-	require.NoError(t, err, "the probe has not been spent")
-	p.Done(nil)
-	require.Equal(t, breaker.Closed, c.State())
 }
 
 func TestSnapshotThroughJSON(t *testing.T) {
@@ -233,6 +219,7 @@ func TestARestoredRejectionTellsItsCause(t *testing.T) {
 }
 
 // Clocks of two processes disagree, files are edited: a circuit is never open for longer than the period was long.
+// BC-13.
 func TestARestoredPeriodIsNeverLongerThanItWas(t *testing.T) {
 	for _, off := range []time.Duration{time.Second, time.Hour, 24 * 365 * time.Hour, 200 * 24 * 365 * time.Hour} {
 		c, _ := cfgOpened(t)
@@ -292,6 +279,7 @@ func TestSnapshotsAtTimeZero(t *testing.T) {
 	}
 }
 
+// BC-13.
 func TestARestoredClosedCircuitGoesOnWithItsRun(t *testing.T) {
 	c, clk := cfgR0(t)
 	cfgCall(c, 5, nil)
@@ -343,6 +331,7 @@ func TestARestoredClosedCircuitGoesOnWithItsRun(t *testing.T) {
 	})
 }
 
+// BC-13.
 func TestARestoredHalfOpenCircuitGoesOn(t *testing.T) {
 	prepare := func() (*breaker.Circuit, *clock.Mock) {
 		c, clk := cfgR0(t, breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(1))
@@ -388,6 +377,7 @@ func TestARestoredHalfOpenCircuitGoesOn(t *testing.T) {
 	})
 }
 
+// BC-13.
 func TestARestoredMode(t *testing.T) {
 	c, clk := cfgR0(t)
 	c.SetMode(breaker.ForcedOpen)
@@ -412,6 +402,7 @@ func TestARestoredOpenCircuitBacksOff(t *testing.T) {
 	require.Equal(t, 20*time.Second, cfgLeft(t, d))
 }
 
+// BC-13.
 func TestARestoredOpenCircuitIsChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := cfgCircuit(t)
@@ -434,6 +425,7 @@ func TestRestoredTransitionsGoOnCounting(t *testing.T) {
 	require.Equal(t, []uint64{3, 4}, seen)
 }
 
+// BC-143.
 func TestBadSnapshotsAreRefused(t *testing.T) {
 	at := cfgClock().Now()
 	totals := func(tot breaker.Totals) breaker.Snapshot { return breaker.Snapshot{Totals: tot} }
@@ -485,6 +477,7 @@ func TestSnapshotTotalsThatOverflowAreRefused(t *testing.T) {
 	require.GreaterOrEqual(t, c.Snapshot().Totals.Calls, before.Calls, "totals never fall")
 }
 
+// O02.
 func TestTotalsCountEveryCallOnce(t *testing.T) {
 	c, clk := cfgR0(t, breaker.WithIgnore(context.Canceled), breaker.WithFailureThreshold(100),
 		breaker.WithTrip(breaker.ConsecutiveFailures(100), breaker.SlowCallRate(time.Second, 1, 100, breaker.LastCalls(100))))
@@ -539,6 +532,7 @@ func TestTotalsKeepRescues(t *testing.T) {
 }
 
 // Whatever happens, also across restarts: totals do not fall, they add up, and nothing in a snapshot is impossible.
+// O02.
 func TestTotalsNeverFall(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clk := &cfgManual{now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
@@ -558,7 +552,7 @@ func TestTotalsNeverFall(t *testing.T) {
 		var before breaker.Totals
 		var epoch uint64
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			switch rapid.IntRange(0, 11).Draw(t, "step") {
+			switch rapid.IntRange(0, 12).Draw(t, "step") {
 			case 0, 1:
 				cfgCall(c, 1, nil)
 			case 2, 3:
@@ -590,6 +584,8 @@ func TestTotalsNeverFall(t *testing.T) {
 				c, err = breaker.NewCircuit("c", append(opts, breaker.WithSnapshot(s))...)
 				require.NoError(t, err, "every snapshot is accepted")
 				permits = nil
+			case 12:
+				require.NoError(t, c.Configure(breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(time.Second)))))
 			}
 			s := c.Snapshot()
 			tot := s.Totals
@@ -751,171 +747,46 @@ func TestEverySnapshotMarshals(t *testing.T) {
 	}
 }
 
-func TestBC11_LookingChangesNothing(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
-		r.trip()
+// BC-11, BC-31.
+func TestLookingChangesNothing(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.R0()
+		r.Trip()
 		look := func() {
 			var all sync.WaitGroup
 			for range 8 {
 				all.Go(func() {
 					for range 1000 {
-						_, _, _, _ = r.c.State(), r.c.Ready(), r.c.Snapshot(), r.c.Config()
-						_, _, _ = r.b.State(), r.b.Ready(), r.b.Snapshot()
+						_, _, _, _ = r.C.State(), r.C.Ready(), r.C.Snapshot(), r.C.Config()
+						_, _, _ = r.B.State(), r.B.Ready(), r.B.Snapshot()
 					}
 				})
 			}
 			all.Wait()
 		}
 		look()
-		r.rejected()
-		w.at(10 * time.Second)
-		before := r.c.Snapshot()
+		r.Rejected()
+		w.At(10 * time.Second)
+		before := r.C.Snapshot()
 		look()
-		require.Equal(w, before, r.c.Snapshot())
-		require.Len(w, r.steps(), 1)
-		probe := r.gate()
-		require.Equal(w, "open>half-open at 10s: timeout expired", r.steps()[1])
+		require.Equal(w, before, r.C.Snapshot())
+		require.Len(w, r.Steps(), 1)
+		probe := r.Gate()
+		require.Equal(w, "open>half-open at 10s: timeout expired", r.Steps()[1])
 		look()
-		require.ErrorIs(w, r.rejected(), breaker.ErrTooManyProbes)
-		probe.finish(nil)
-		r.state(breaker.Closed)
-		r.fail(2)
+		require.ErrorIs(w, r.Rejected(), breaker.ErrTooManyProbes)
+		probe.Finish(nil)
+		r.Is(breaker.Closed)
+		r.Fails(2)
 		look()
-		r.fail(1)
-		r.state(breaker.Open)
+		r.Fails(1)
+		r.Is(breaker.Open)
+		require.EqualValues(w, 2, r.C.Snapshot().Totals.Rejected, "looking is no call")
 	})
 }
 
-// restored makes a rig that starts from a snapshot as read back from JSON.
-func (w *world) restored(s breaker.Snapshot, opts ...breaker.Option) *rig {
-	w.Helper()
-	text, err := json.Marshal(s)
-	require.NoError(w, err)
-	var back breaker.Snapshot
-	require.NoError(w, json.Unmarshal(text, &back))
-	return w.r0(append(opts, breaker.WithSnapshot(back))...)
-}
-
-func TestBC13_RestoredStateAgesWhileNobodyRuns(t *testing.T) {
-	t.Run("long after", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			r.trip()
-			w.at(3 * time.Second)
-			saved := r.c.Snapshot()
-			w.at(60 * time.Second)
-			next := w.restored(saved)
-			next.state(breaker.HalfOpen)
-			next.ok(1)
-			next.state(breaker.Closed)
-			require.Equal(w, []string{"open>half-open at 1m0s: timeout expired", "half-open>closed at 1m0s: recovered"}, next.steps())
-		})
-	})
-	t.Run("soon after", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			r.trip()
-			w.at(3 * time.Second)
-			saved := r.c.Snapshot()
-			w.at(5 * time.Second)
-			next := w.restored(saved)
-			require.Empty(w, next.steps(), "constructing is no event")
-			require.Equal(w, 5*time.Second, next.rejected().RetryAfter())
-			w.at(10*time.Second - 1)
-			next.rejected()
-			w.at(10 * time.Second)
-			next.ok(1)
-			next.state(breaker.Closed)
-		})
-	})
-	t.Run("half-open", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0(breaker.WithSuccessThreshold(3))
-			r.trip()
-			w.at(10 * time.Second)
-			r.ok(2)
-			r.gate() // out when the process ends: nobody will settle it
-			next := w.restored(r.c.Snapshot(), breaker.WithSuccessThreshold(3))
-			next.state(breaker.HalfOpen)
-			require.Zero(w, next.c.Snapshot().InFlight)
-			next.ok(1)
-			next.state(breaker.Closed)
-		})
-	})
-	t.Run("closed, with its run", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			r.ok(4)
-			r.fail(2)
-			saved := r.c.Snapshot()
-			next := w.restored(saved)
-			next.state(breaker.Closed)
-			now := next.c.Snapshot()
-			require.Equal(w, saved.Totals, now.Totals)
-			require.Equal(w, saved.ConsecutiveFailures, now.ConsecutiveFailures)
-			require.Equal(w, saved.LastFailure, now.LastFailure)
-			require.Equal(w, saved.Epoch, now.Epoch)
-			next.fail(1)
-			next.state(breaker.Open)
-			require.Greater(w, next.events.list()[0].Epoch, saved.Epoch)
-		})
-	})
-	t.Run("a mode", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0(breaker.WithMode(breaker.ForcedOpen))
-			saved := r.c.Snapshot()
-			w.restored(saved).rejected()
-			w.restored(saved, breaker.WithMode(breaker.Auto)).ok(1)
-		})
-	})
-	t.Run("by a clock that is behind", func(t *testing.T) {
-		injected(t, byDo, func(w *world) {
-			r := w.r0()
-			r.trip()
-			saved := r.c.Snapshot()
-			w.clk.Set(w.start.Add(-time.Hour))
-			next := w.restored(saved)
-			require.LessOrEqual(w, next.rejected().RetryAfter(), 10*time.Second)
-			w.clk.Add(10 * time.Second)
-			next.ok(1)
-		})
-	})
-	t.Run("an open circuit with nothing else known", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			next := w.r0(breaker.WithSnapshot(breaker.Snapshot{State: breaker.Open}))
-			w.add(10 * time.Second)
-			next.ok(1)
-			next.state(breaker.Closed)
-		})
-	})
-	t.Run("an open one is checked on", func(t *testing.T) {
-		bubble(t, byDo, func(w *world) {
-			saved := breaker.Snapshot{State: breaker.Open, Since: w.now(), Until: w.now().Add(time.Hour)}
-			next := w.r0(breaker.WithSnapshot(saved), breaker.WithHealthCheck(time.Second, func(context.Context) error { return nil }))
-			w.at(1500 * time.Millisecond)
-			next.state(breaker.HalfOpen)
-		})
-	})
-	t.Run("what is saved twice is the same", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			r.ok(3)
-			r.trip()
-			r.rejected()
-			saved := r.c.Snapshot()
-			again := w.restored(saved).c.Snapshot()
-			require.True(w, saved.Until.Equal(again.Until))
-			require.True(w, saved.Since.Equal(again.Since))
-			require.Equal(w, saved.State, again.State)
-			require.Equal(w, saved.Epoch, again.Epoch)
-			require.Equal(w, saved.Totals, again.Totals)
-			require.Equal(w, saved.LastFailure, again.LastFailure)
-		})
-	})
-}
-
-func TestBC143_NumbersMakeSenseFromFirstToLast(t *testing.T) {
+// BC-143.
+func TestNumbersMakeSenseFromFirstToLast(t *testing.T) {
 	sane := func(t require.TestingT, c *breaker.Circuit) {
 		s := c.Snapshot()
 		rate := s.Counts.Rate()
@@ -932,29 +803,29 @@ func TestBC143_NumbersMakeSenseFromFirstToLast(t *testing.T) {
 	}
 	for name, policy := range policies() {
 		t.Run(name, func(t *testing.T) {
-			bothClocks(t, func(w *world) {
-				r := w.r0(policy)
-				sane(w, r.c)
-				require.Zero(w, r.c.Snapshot().Counts.Rate())
-				r.ok(1)
-				r.fail(2)
-				sane(w, r.c)
-				w.add(24 * time.Hour)
-				sane(w, r.c)
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				r := w.R0(policy)
+				sane(w, r.C)
+				require.Zero(w, r.C.Snapshot().Counts.Rate())
+				r.Succeeds(1)
+				r.Fails(2)
+				sane(w, r.C)
+				w.Add(24 * time.Hour)
+				sane(w, r.C)
 				for range 10 {
-					_ = r.call(errBoom)
+					_ = r.Call(breakertest.ErrBoom)
 				}
-				r.state(breaker.Open)
-				sane(w, r.c)
-				w.add(10 * time.Second)
-				sane(w, r.c)
-				r.ok(1)
-				sane(w, r.c)
+				r.Is(breaker.Open)
+				sane(w, r.C)
+				w.Add(10 * time.Second)
+				sane(w, r.C)
+				r.Succeeds(1)
+				sane(w, r.C)
 			})
 		})
 	}
 	t.Run("a million calls", func(t *testing.T) {
-		guard(t, patience, func() {
+		breakertest.Guard(t, breakertest.Patience, func() {
 			c := breaker.Must(breaker.NewCircuit("test", breaker.WithTrip(breaker.FailureRate(1, 1, breaker.LastCalls(10)), breaker.FailureRate(1, 1, breaker.Last(time.Minute)))))
 			n := 1_000_000
 			if testing.Short() {
@@ -967,22 +838,6 @@ func TestBC143_NumbersMakeSenseFromFirstToLast(t *testing.T) {
 			require.EqualValues(t, n, c.Snapshot().Totals.Successes)
 			require.Zero(t, c.Snapshot().InFlight)
 		})
-	})
-	t.Run("hostile snapshots are refused", func(t *testing.T) {
-		for name, s := range map[string]breaker.Snapshot{
-			"unknown state":       {State: 9},
-			"unknown mode":        {Mode: 9},
-			"until before since":  {State: breaker.Open, Since: time.Unix(100, 0), Until: time.Unix(50, 0)},
-			"huge epoch":          {Epoch: math.MaxUint64},
-			"huge run":            {ConsecutiveFailures: math.MaxUint64},
-			"totals do not match": {Totals: breaker.Totals{Calls: 5, Successes: 1}},
-			"more late than all":  {Totals: breaker.Totals{Calls: 1, Successes: 1, Late: 2}},
-			"more panics":         {Totals: breaker.Totals{Calls: 1, Successes: 1, Panics: 1}},
-			"totals overflow":     {Totals: breaker.Totals{Calls: 0, Successes: math.MaxUint64, Failures: 1}},
-		} {
-			_, err := breaker.NewCircuit("test", breaker.WithSnapshot(s))
-			require.ErrorContains(t, err, "Snapshot", name)
-		}
 	})
 	t.Run("odd ones leave a circuit that works", func(t *testing.T) {
 		far := time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
@@ -997,167 +852,146 @@ func TestBC143_NumbersMakeSenseFromFirstToLast(t *testing.T) {
 			"failure in the future":    {State: breaker.Open, LastFailure: "x", LastFailureAt: far},
 		} {
 			t.Run(name, func(t *testing.T) {
-				bothClocks(t, func(w *world) {
-					r := w.r0(breaker.WithSnapshot(s))
-					sane(w, r.c)
-					w.add(10 * time.Second)
-					r.ok(1)
-					r.state(breaker.Closed)
-					r.idle()
-					r.ok(10)
-					r.trip()
+				breakertest.BothClocks(t, func(w *breakertest.World) {
+					r := w.R0(breaker.WithSnapshot(s))
+					sane(w, r.C)
+					w.Add(10 * time.Second)
+					r.Succeeds(1)
+					r.Is(breaker.Closed)
+					r.Idle()
+					r.Succeeds(10)
+					r.Trip()
 				})
 			})
 		}
 	})
 	t.Run("in flight is right whoever looks and whenever", func(t *testing.T) {
-		everywhere(t, func(w *world) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
 			for _, before := range []int{0, 1, 100, 70_000} {
 				if before > 1000 && testing.Short() {
 					continue
 				}
-				r := w.r0()
-				require.Zero(w, r.c.Snapshot().InFlight) // looked at from the start
+				r := w.R0()
+				require.Zero(w, r.C.Snapshot().InFlight) // looked at from the start
 				for range before {
-					_ = r.c.Run(context.Background(), func(context.Context) error { return nil })
+					_ = r.C.Run(context.Background(), func(context.Context) error { return nil })
 				}
-				gates := []*gate{r.gate(), r.gate(), r.gate()}
-				require.EqualValues(w, 3, r.c.Snapshot().InFlight, "after %d calls", before)
-				gates[0].finish(nil)
-				gates[1].finish(errBoom)
-				require.EqualValues(w, 1, r.c.Snapshot().InFlight)
-				r.c.Trip(nil)
-				gates[2].finish(nil)
-				r.idle()
-				require.EqualValues(w, before+3, r.c.Snapshot().Totals.Calls)
+				gates := []*breakertest.Gate{r.Gate(), r.Gate(), r.Gate()}
+				require.EqualValues(w, 3, r.C.Snapshot().InFlight, "after %d calls", before)
+				gates[0].Finish(nil)
+				gates[1].Finish(breakertest.ErrBoom)
+				require.EqualValues(w, 1, r.C.Snapshot().InFlight)
+				r.C.Trip(nil)
+				gates[2].Finish(nil)
+				r.Idle()
+				require.EqualValues(w, before+3, r.C.Snapshot().Totals.Calls)
 			}
 		})
 	})
 	t.Run("in flight returns to nothing when nobody looked before", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			for name, ends := range map[string]func(*rig, []*gate){
-				"good":    func(_ *rig, g []*gate) { g[0].finish(nil); g[1].finish(nil) },
-				"bad":     func(_ *rig, g []*gate) { g[0].finish(errBoom); g[1].finish(errBoom) },
-				"tripped": func(r *rig, g []*gate) { r.c.Trip(nil); g[0].finish(nil); r.c.Reset(); g[1].finish(errBoom) },
-				"limited": func(r *rig, g []*gate) {
-					require.NoError(r, r.c.Configure(breaker.WithMaxInFlight(5)))
-					g[0].finish(nil)
-					r.ok(10)
-					g[1].finish(errBoom)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			for name, ends := range map[string]func(*breakertest.Rig, []*breakertest.Gate){
+				"good": func(_ *breakertest.Rig, g []*breakertest.Gate) { g[0].Finish(nil); g[1].Finish(nil) },
+				"bad": func(_ *breakertest.Rig, g []*breakertest.Gate) {
+					g[0].Finish(breakertest.ErrBoom)
+					g[1].Finish(breakertest.ErrBoom)
 				},
-				"shadow": func(r *rig, g []*gate) {
-					r.c.SetMode(breaker.Shadow)
-					g[0].finish(nil)
-					r.ok(3)
-					r.c.SetMode(breaker.Auto)
-					g[1].finish(nil)
+				"tripped": func(r *breakertest.Rig, g []*breakertest.Gate) {
+					r.C.Trip(nil)
+					g[0].Finish(nil)
+					r.C.Reset()
+					g[1].Finish(breakertest.ErrBoom)
 				},
-				"looked": func(r *rig, g []*gate) {
-					require.GreaterOrEqual(r, r.c.Snapshot().InFlight, int64(0))
-					g[0].finish(nil)
-					require.GreaterOrEqual(r, r.c.Snapshot().InFlight, int64(0))
-					g[1].finish(nil)
+				"limited": func(r *breakertest.Rig, g []*breakertest.Gate) {
+					require.NoError(r, r.C.Configure(breaker.WithMaxInFlight(5)))
+					g[0].Finish(nil)
+					r.Succeeds(10)
+					g[1].Finish(breakertest.ErrBoom)
+				},
+				"shadow": func(r *breakertest.Rig, g []*breakertest.Gate) {
+					r.C.SetMode(breaker.Shadow)
+					g[0].Finish(nil)
+					r.Succeeds(3)
+					r.C.SetMode(breaker.Auto)
+					g[1].Finish(nil)
+				},
+				"looked": func(r *breakertest.Rig, g []*breakertest.Gate) {
+					require.GreaterOrEqual(r, r.C.Snapshot().InFlight, int64(0))
+					g[0].Finish(nil)
+					require.GreaterOrEqual(r, r.C.Snapshot().InFlight, int64(0))
+					g[1].Finish(nil)
 				},
 			} {
-				r := w.r0()
+				r := w.R0()
 				for range 70_000 {
-					_ = r.c.Run(context.Background(), func(context.Context) error { return nil })
+					_ = r.C.Run(context.Background(), func(context.Context) error { return nil })
 				}
-				ends(r, []*gate{r.gate(), r.gate()})
-				s := r.c.Snapshot()
+				ends(r, []*breakertest.Gate{r.Gate(), r.Gate()})
+				s := r.C.Snapshot()
 				require.Zero(w, s.InFlight, name)
 				require.GreaterOrEqual(w, s.Totals.Calls, uint64(70_002), name)
-				g := r.begin()
-				if g.ran {
-					require.EqualValues(w, 1, r.c.Snapshot().InFlight, name)
-					g.finish(nil)
+				g := r.Begin()
+				if g.Ran {
+					require.EqualValues(w, 1, r.C.Snapshot().InFlight, name)
+					g.Finish(nil)
 				}
-				r.idle()
+				r.Idle()
 			}
 		})
 	})
 	t.Run("a limit set at run time counts the calls already in flight", func(t *testing.T) {
-		everywhere(t, func(w *world) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
 			for _, before := range []int{0, 70_000} {
-				r := w.r0()
-				r.c.Snapshot() // looked at from the start
+				r := w.R0()
+				r.C.Snapshot() // looked at from the start
 				for range before {
-					_ = r.c.Run(context.Background(), func(context.Context) error { return nil })
+					_ = r.C.Run(context.Background(), func(context.Context) error { return nil })
 				}
-				gates := []*gate{r.gate(), r.gate()}
-				require.NoError(w, r.c.Configure(breaker.WithMaxInFlight(2)))
-				require.ErrorIs(w, r.call(nil), breaker.ErrTooManyInFlight, "after %d calls", before)
-				gates[0].finish(nil)
-				r.ok(1)
+				gates := []*breakertest.Gate{r.Gate(), r.Gate()}
+				require.NoError(w, r.C.Configure(breaker.WithMaxInFlight(2)))
+				require.ErrorIs(w, r.Call(nil), breaker.ErrTooManyInFlight, "after %d calls", before)
+				gates[0].Finish(nil)
+				r.Succeeds(1)
 			}
 		})
 	})
 }
 
-func TestO01_StatsAreZeroAtStart(t *testing.T) {
-	everywhere(t, func(w *world) {
-		s := w.circuit().c.Snapshot()
-		require.Equal(w, "test", s.Name)
-		require.Equal(w, breaker.Closed, s.State)
-		require.Equal(w, breaker.Auto, s.Mode)
-		require.Zero(w, s.Counts)
-		require.Zero(w, s.Totals)
-		require.Zero(w, s.ConsecutiveFailures)
-		require.Zero(w, s.ConsecutiveSuccesses)
-		require.Zero(w, s.InFlight)
-		require.Zero(w, s.Probes)
-		require.Empty(w, s.LastFailure)
-		require.True(w, s.LastFailureAt.IsZero())
-		require.True(w, s.Until.IsZero())
-		require.True(w, s.Since.Equal(w.start))
-	})
-}
-
-func TestO03_LastFailureIsClearedBySuccessAndNoTimerHangsOnIt(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		w.at(3 * time.Second)
-		r.fail(1)
-		s := r.c.Snapshot()
+// O03.
+func TestLastFailureIsClearedBySuccessAndNoTimerHangsOnIt(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit()
+		w.At(3 * time.Second)
+		r.Fails(1)
+		s := r.C.Snapshot()
 		require.Equal(w, "boom", s.LastFailure)
-		require.True(w, s.LastFailureAt.Equal(w.now()), "%v", s.LastFailureAt)
-		r.ok(1)
-		s = r.c.Snapshot()
+		require.True(w, s.LastFailureAt.Equal(w.Now()), "%v", s.LastFailureAt)
+		r.Succeeds(1)
+		s = r.C.Snapshot()
 		require.Empty(w, s.LastFailure)
 		require.True(w, s.LastFailureAt.IsZero())
 
-		late := []*gate{r.gate(), r.gate()}
-		r.trip()
-		until := r.c.Snapshot().Until
-		require.True(w, until.Equal(w.now().Add(30*time.Second)))
-		w.at(8 * time.Second)
-		late[0].finish(nil)
-		late[1].finish(errors.New("a straggler"))
-		s = r.c.Snapshot()
+		late := []*breakertest.Gate{r.Gate(), r.Gate()}
+		r.Trip()
+		until := r.C.Snapshot().Until
+		require.True(w, until.Equal(w.Now().Add(30*time.Second)))
+		w.At(8 * time.Second)
+		late[0].Finish(nil)
+		late[1].Finish(errors.New("a straggler"))
+		s = r.C.Snapshot()
 		require.Equal(w, until, s.Until)
 		require.Equal(w, "boom", s.LastFailure)
-		require.True(w, s.LastFailureAt.Equal(w.start.Add(3*time.Second)))
-		w.at(33*time.Second - 1)
-		r.rejected()
-		w.at(33 * time.Second)
-		r.ok(1)
-		require.Empty(w, r.c.Snapshot().LastFailure, "a probe's success ends the run")
-	})
-	t.Run("an ignored error is no failure", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.circuit(breaker.WithIgnore(errClient))
-			r.failWith(errClient)
-			require.Empty(w, r.c.Snapshot().LastFailure)
-			r.fail(1)
-			w.at(time.Second)
-			r.failWith(errClient)
-			require.Equal(w, "boom", r.c.Snapshot().LastFailure)
-			require.True(w, r.c.Snapshot().LastFailureAt.Equal(w.start))
-		})
+		require.True(w, s.LastFailureAt.Equal(w.Start.Add(3*time.Second)))
+		w.At(33*time.Second - 1)
+		r.Rejected()
+		w.At(33 * time.Second)
+		r.Succeeds(1)
+		require.Empty(w, r.C.Snapshot().LastFailure, "a probe's success ends the run")
 	})
 }
 
-func TestO08_StateTexts(t *testing.T) {
+// O08.
+func TestStateTexts(t *testing.T) {
 	for s, text := range map[breaker.State]string{
 		breaker.Closed:   "closed",
 		breaker.HalfOpen: "half-open",
@@ -1191,7 +1025,7 @@ func TestO08_StateTexts(t *testing.T) {
 }
 
 // What a circuit says of itself was refused when it was to be restored.
-func TestFault_LongRunsOfSuccessesAreRestored(t *testing.T) {
+func TestLongRunsOfSuccessesAreRestored(t *testing.T) {
 	const many = 3_000_000_000
 	s := breaker.Snapshot{Epoch: 1, ConsecutiveSuccesses: many, Totals: breaker.Totals{Calls: many, Successes: many}}
 	c, err := breaker.NewCircuit("c", breaker.WithSnapshot(s))

@@ -5,52 +5,57 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
+	"github.com/breakerkit/breaker/internal/testenv"
 )
 
-func TestBC07_ConsecutiveMeansAnUnbrokenRun(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0()
+// BC-07, K04.
+func TestConsecutiveMeansAnUnbrokenRun(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.R0()
 		for i := range 50 {
-			w.at(time.Duration(i) * time.Hour)
-			r.fail(1)
-			require.EqualValues(w, 1, r.c.Snapshot().ConsecutiveFailures)
-			r.ok(1)
-			require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
+			w.At(time.Duration(i) * time.Hour)
+			r.Fails(1)
+			require.EqualValues(w, 1, r.C.Snapshot().ConsecutiveFailures)
+			r.Succeeds(1)
+			require.Zero(w, r.C.Snapshot().ConsecutiveFailures)
 		}
-		r.state(breaker.Closed)
-		require.Empty(w, r.steps())
+		r.Is(breaker.Closed)
+		require.Empty(w, r.Steps())
 	})
 	t.Run("one short of the threshold each time", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
 			for range 50 {
-				r.fail(2)
-				r.ok(1)
+				r.Fails(2)
+				r.Succeeds(1)
 			}
-			r.state(breaker.Closed)
-			r.fail(3)
-			r.state(breaker.Open)
+			r.Is(breaker.Closed)
+			r.Fails(3)
+			r.Is(breaker.Open)
 		})
 	})
 	t.Run("an answer of any kind breaks it, whenever its call began", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.r0()
-			slow := r.gate()
-			r.fail(2)
-			slow.finish(nil)
-			r.fail(2)
-			r.state(breaker.Closed)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
+			slow := r.Gate()
+			r.Fails(2)
+			slow.Finish(nil)
+			r.Fails(2)
+			r.Is(breaker.Closed)
 		})
 	})
 }
 
-func TestBC14_SparseFailuresDoNotOpen(t *testing.T) {
+// BC-14.
+func TestSparseFailuresDoNotOpen(t *testing.T) {
 	for name, policy := range map[string]breaker.Option{
 		"failure window": breaker.WithFailureWindow(5 * time.Second),
 		"failure count":  breaker.WithTrip(breaker.FailureCount(3, 5*time.Second)),
@@ -60,23 +65,24 @@ func TestBC14_SparseFailuresDoNotOpen(t *testing.T) {
 		"rate": breaker.WithTrip(breaker.FailureRate(1, 3, breaker.Last(5*time.Second))),
 	} {
 		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.r0(policy)
-				r.failuresAt(0, 5000, 6000)
-				r.state(breaker.Closed)
-				r.failuresAt(6500)
-				r.state(breaker.Open)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.R0(policy)
+				r.FailsAt(0, 5000, 6000)
+				r.Is(breaker.Closed)
+				r.FailsAt(6500)
+				r.Is(breaker.Open)
 			})
-			everywhere(t, func(w *world) {
-				r := w.r0(policy)
-				r.failuresAt(every(2500, 40)...) // never more than two within 5s
-				r.state(breaker.Closed)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.R0(policy)
+				r.FailsAt(every(2500, 40)...) // never more than two within 5s
+				r.Is(breaker.Closed)
 			})
 		})
 	}
 }
 
-func TestBC17_BurstAcrossABoundaryIsOneBurst(t *testing.T) {
+// BC-17.
+func TestBurstAcrossABoundaryIsOneBurst(t *testing.T) {
 	policies := map[string]breaker.Option{
 		"rate": breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(10*time.Second))),
 		"user's own": breaker.WithTrip(breaker.TripWhen(breaker.Last(10*time.Second), func(c breaker.Counts) bool {
@@ -85,33 +91,33 @@ func TestBC17_BurstAcrossABoundaryIsOneBurst(t *testing.T) {
 	}
 	for name, policy := range policies {
 		t.Run(name+": ten percent is not half", func(t *testing.T) {
-			bothClocks(t, func(w *world) {
-				r := w.r0(policy)
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				r := w.R0(policy)
 				for at := time.Second; at <= 10*time.Second; at += 100 * time.Millisecond {
-					w.at(at)
-					r.ok(1)
+					w.At(at)
+					r.Succeeds(1)
 				}
 				for i := range 10 {
-					w.at(10_500*time.Millisecond + time.Duration(i)*100*time.Millisecond)
-					r.fail(1)
+					w.At(10_500*time.Millisecond + time.Duration(i)*100*time.Millisecond)
+					r.Fails(1)
 				}
-				r.state(breaker.Closed)
+				r.Is(breaker.Closed)
 			})
 		})
 		for _, shift := range []time.Duration{0, 1, 333 * time.Millisecond, time.Second, 4900 * time.Millisecond} {
 			t.Run(fmt.Sprintf("%s: ten and ten, shifted by %v", name, shift), func(t *testing.T) {
-				bothClocks(t, func(w *world) {
-					r := w.r0(policy)
+				breakertest.BothClocks(t, func(w *breakertest.World) {
+					r := w.R0(policy)
 					for i := range 20 {
-						r.state(breaker.Closed)
+						r.Is(breaker.Closed)
 						at := 9*time.Second + time.Duration(i)*100*time.Millisecond
 						if i >= 10 {
 							at += 100 * time.Millisecond
 						}
-						w.at(at + shift)
-						r.fail(1)
+						w.At(at + shift)
+						r.Fails(1)
 					}
-					r.state(breaker.Open)
+					r.Is(breaker.Open)
 				})
 			})
 		}
@@ -148,10 +154,11 @@ func (m *rateModel) trips(now, last time.Duration, n, least int, percent int) bo
 }
 
 // The windows against a model that keeps everything: the same verdict after every call.
-func TestBC17_WindowsAgreeWithAPlainModel(t *testing.T) {
+// BC-17.
+func TestWindowsAgreeWithAPlainModel(t *testing.T) {
 	for name, timed := range map[string]bool{"in time": true, "of calls": false} {
 		t.Run(name, func(t *testing.T) {
-			guard(t, 2*patience, func() {
+			breakertest.Guard(t, 2*breakertest.Patience, func() {
 				rapid.Check(t, func(t *rapid.T) {
 					clk := &handClock{}
 					var (
@@ -181,7 +188,7 @@ func TestBC17_WindowsAgreeWithAPlainModel(t *testing.T) {
 						failed := rapid.Bool().Draw(t, "failed")
 						err := error(nil)
 						if failed {
-							err = errBoom
+							err = breakertest.ErrBoom
 						}
 						_ = c.Run(context.Background(), func(context.Context) error { return err })
 						model.add(now, failed)
@@ -203,141 +210,104 @@ func TestBC17_WindowsAgreeWithAPlainModel(t *testing.T) {
 	}
 }
 
-func TestBC19_AtTheThresholdTrips(t *testing.T) {
+// BC-19.
+func TestAtTheThresholdTrips(t *testing.T) {
 	for name, window := range map[string]breaker.Window{"calls": breaker.LastCalls(100), "time": breaker.Last(time.Minute)} {
 		t.Run(name, func(t *testing.T) {
-			bothClocks(t, func(w *world) {
+			breakertest.BothClocks(t, func(w *breakertest.World) {
 				for p := 1; p <= 100; p++ {
 					for failures, want := range map[int]breaker.State{p: breaker.Open, p - 1: breaker.Closed} {
-						r := w.r0(breaker.WithTrip(breaker.FailureRate(float64(p)/100, 100, window)))
-						r.ok(100 - failures)
-						r.fail(failures)
-						require.Equal(w, want, r.c.State(), "%d%% with %d failures of 100", p, failures)
+						r := w.R0(breaker.WithTrip(breaker.FailureRate(float64(p)/100, 100, window)))
+						r.Succeeds(100 - failures)
+						r.Fails(failures)
+						require.Equal(w, want, r.C.State(), "%d%% with %d failures of 100", p, failures)
 					}
 				}
 			})
 		})
 		t.Run(name+", failures first", func(t *testing.T) {
-			bothClocks(t, func(w *world) {
+			breakertest.BothClocks(t, func(w *breakertest.World) {
 				for p := 1; p <= 100; p++ {
 					for failures, want := range map[int]breaker.State{p: breaker.Open, p - 1: breaker.Closed} {
-						r := w.r0(breaker.WithTrip(breaker.FailureRate(float64(p)/100, 100, window)))
-						r.fail(failures)
+						r := w.R0(breaker.WithTrip(breaker.FailureRate(float64(p)/100, 100, window)))
+						r.Fails(failures)
 						if failures < 100 {
-							r.state(breaker.Closed) // fewer than the minimum
+							r.Is(breaker.Closed) // fewer than the minimum
 						}
-						r.ok(100 - failures)
-						require.Equal(w, want, r.c.State(), "%d%% with %d failures of 100", p, failures)
+						r.Succeeds(100 - failures)
+						require.Equal(w, want, r.C.State(), "%d%% with %d failures of 100", p, failures)
 					}
 				}
 			})
 		})
 	}
-	t.Run("rates that no fraction of two can hold", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			for rate, of := range map[float64][2]int{0.57: {57, 100}, 0.29: {29, 100}, 1.0 / 3: {1, 3}, 0.1: {1, 10}, 0.07: {7, 100}, 0.001: {1, 1000}} {
-				r := w.r0(breaker.WithTrip(breaker.FailureRate(rate, of[1], breaker.LastCalls(of[1]))))
-				r.ok(of[1] - of[0])
-				r.fail(of[0] - 1)
-				r.state(breaker.Closed)
-				r.fail(1)
-				require.Equal(w, breaker.Open, r.c.State(), "%v", rate)
-			}
-		})
-	})
 	t.Run("slow calls", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
 			for slow, want := range map[int]breaker.State{57: breaker.Open, 56: breaker.Closed} {
-				r := w.r0(breaker.WithTrip(breaker.SlowCallRate(time.Second, 0.57, 100, breaker.LastCalls(100))))
-				r.ok(100 - slow)
-				var gates []*gate
+				r := w.R0(breaker.WithTrip(breaker.SlowCallRate(time.Second, 0.57, 100, breaker.LastCalls(100))))
+				r.Succeeds(100 - slow)
+				var gates []*breakertest.Gate
 				for range slow {
-					gates = append(gates, r.gate())
+					gates = append(gates, r.Gate())
 				}
-				w.add(time.Second) // that long, or longer
+				w.Add(time.Second) // that long, or longer
 				for _, g := range gates {
-					r.state(breaker.Closed)
-					g.finish(nil)
+					r.Is(breaker.Closed)
+					g.Finish(nil)
 				}
-				r.state(want)
-				require.EqualValues(w, slow, r.c.Snapshot().Totals.Slow)
-				require.Zero(w, r.c.Snapshot().Totals.Failures)
+				r.Is(want)
+				require.EqualValues(w, slow, r.C.Snapshot().Totals.Slow)
+				require.Zero(w, r.C.Snapshot().Totals.Failures)
 			}
 		})
 	})
 }
 
-func TestBC20_OutageSlowerThanTheWindowOpens(t *testing.T) {
-	const window = 5 * time.Second
-	for name, policy := range map[string]breaker.Option{
-		"failure window": breaker.WithFailureWindow(window),
-		"failure count":  breaker.WithTrip(breaker.FailureCount(3, window)),
-		"rate":           breaker.WithTrip(breaker.FailureRate(0.5, 3, breaker.Last(window))),
-		"rate of calls":  breaker.WithTrip(breaker.FailureRate(0.5, 3, breaker.LastCalls(10))),
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, byDo, func(w *world) {
-				r := w.r0(policy, breaker.WithOpenTimeout(time.Minute))
-				var workers sync.WaitGroup
-				for range 4 {
-					workers.Go(func() {
-						for range 5 {
-							_, _ = r.b.Do(context.Background(), func(context.Context) (int, error) {
-								r.ran.Add(1)
-								<-time.After(8 * time.Second)
-								return 0, errBoom
-							})
-						}
-					})
-				}
-				workers.Wait()
-				require.Equal(w, []string{"closed>open at 8s: threshold reached"}, r.steps())
-				require.LessOrEqual(w, r.ran.Load(), int64(6), "two may have begun anew before the third failure, at 8s")
-			})
-		})
-	}
+// BC-20.
+func TestOldSuccessesDoNotHideAnOutage(t *testing.T) {
 	t.Run("a quiet time after many successes does not blunt it", func(t *testing.T) {
 		for _, quiet := range []time.Duration{0, 50 * time.Millisecond, time.Second, 9 * time.Second, 10 * time.Second, 100 * time.Second, time.Hour} {
 			for _, before := range []int{10, 64, 100, 1000, 1007, 20_000} {
 				t.Run(fmt.Sprintf("%d, %v", before, quiet), func(t *testing.T) {
-					bothClocks(t, func(w *world) {
+					breakertest.BothClocks(t, func(w *breakertest.World) {
 						const window = 10 * time.Second
-						r := w.r0(breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(window))))
-						r.ok(before)
-						w.add(quiet)
+						r := w.R0(breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(window))))
+						r.Succeeds(before)
+						w.Add(quiet)
 						needed := 20 // when the successes have left the window
 						if quiet < window {
 							needed = max(before, 20-before)
 						}
 						for range needed - 1 {
-							r.fail(1)
-							require.Equal(w, breaker.Closed, r.c.State())
+							r.Fails(1)
+							require.Equal(w, breaker.Closed, r.C.State())
 						}
-						r.fail(1)
-						require.Equal(w, breaker.Open, r.c.State())
+						r.Fails(1)
+						require.Equal(w, breaker.Open, r.C.State())
 					})
 				})
 			}
 		}
 	})
 	t.Run("successes that trickle are filed at their time", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
-			r := w.r0(breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(10*time.Second))))
-			r.ok(1000) // a burst, after which a busy circuit reads its clock less often
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(10*time.Second))))
+			r.Succeeds(1000) // a burst, after which a busy circuit reads its clock less often
 			for range 15 {
-				w.add(100 * time.Millisecond)
-				r.ok(1)
+				w.Add(100 * time.Millisecond)
+				r.Succeeds(1)
 			}
-			w.at(10 * time.Second) // the burst has left, the trickle has not
-			r.fail(14)
-			r.state(breaker.Closed)
-			r.fail(1)
-			r.state(breaker.Open)
+			w.At(10 * time.Second) // the burst has left, the trickle has not
+			r.Fails(14)
+			r.Is(breaker.Closed)
+			r.Fails(1)
+			r.Is(breaker.Open)
 		})
 	})
 }
 
-func TestBC22_MinimumAboveTheWindowIsRefused(t *testing.T) {
+// BC-22.
+func TestMinimumAboveTheWindowIsRefused(t *testing.T) {
 	for _, trip := range []breaker.TripCondition{
 		breaker.FailureRate(0.5, 10, breaker.LastCalls(5)),
 		breaker.SlowCallRate(time.Second, 0.5, 10, breaker.LastCalls(5)),
@@ -349,39 +319,40 @@ func TestBC22_MinimumAboveTheWindowIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, "5")
 	}
 	t.Run("a minimum below the window does not wait for it to fill", func(t *testing.T) {
-		everywhere(t, func(w *world) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
 			for _, window := range []breaker.Window{breaker.LastCalls(5), breaker.LastCalls(100), breaker.LastCalls(1 << 24), breaker.Last(time.Hour)} {
-				r := w.r0(breaker.WithTrip(breaker.FailureRate(0.5, 5, window)))
-				r.fail(4)
-				r.state(breaker.Closed)
-				r.fail(1)
-				r.state(breaker.Open)
+				r := w.R0(breaker.WithTrip(breaker.FailureRate(0.5, 5, window)))
+				r.Fails(4)
+				r.Is(breaker.Closed)
+				r.Fails(1)
+				r.Is(breaker.Open)
 			}
 		})
 	})
 }
 
-func TestBC56_SuccessBetweenThresholdAndOpening(t *testing.T) {
-	guard(t, patience, func() {
+// BC-56.
+func TestSuccessBetweenThresholdAndOpening(t *testing.T) {
+	breakertest.Guard(t, breakertest.Patience, func() {
 		for range 2000 {
-			rec := newRecorder()
-			c := breaker.Must(breaker.NewCircuit("test", breaker.WithFailureThreshold(3), breaker.WithHooks(rec.hooks())))
+			rec := breakertest.NewRecorder()
+			c := breaker.Must(breaker.NewCircuit("test", breaker.WithFailureThreshold(3), breaker.WithHooks(rec.Hooks())))
 			call := func(err error) { _ = c.Run(context.Background(), func(context.Context) error { return err }) }
-			call(errBoom)
-			call(errBoom)
+			call(breakertest.ErrBoom)
+			call(breakertest.ErrBoom)
 			var race sync.WaitGroup
 			release := make(chan struct{})
-			race.Go(func() { <-release; call(errBoom) })
+			race.Go(func() { <-release; call(breakertest.ErrBoom) })
 			race.Go(func() { <-release; call(nil) })
 			close(release)
 			race.Wait()
 			s := c.Snapshot()
 			switch s.State {
 			case breaker.Open: // the failure was first, or the success was rejected
-				require.Len(t, rec.list(), 1)
-				require.EqualValues(t, 3, rec.list()[0].Counts.ConsecutiveFailures)
+				require.Len(t, rec.List(), 1)
+				require.EqualValues(t, 3, rec.List()[0].Counts.ConsecutiveFailures)
 			case breaker.Closed: // the success was first
-				require.Empty(t, rec.list())
+				require.Empty(t, rec.List())
 				require.LessOrEqual(t, s.ConsecutiveFailures, uint64(1))
 			default:
 				t.Fatalf("%v", s.State)
@@ -390,29 +361,30 @@ func TestBC56_SuccessBetweenThresholdAndOpening(t *testing.T) {
 	})
 }
 
-func TestBC56_VerdictOfAnEarlierTimeIsVoid(t *testing.T) {
-	bothClocks(t, func(w *world) {
-		var r *rig
+// BC-56.
+func TestVerdictOfAnEarlierTimeIsVoid(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		var r *breakertest.Rig
 		verdicts := 0
-		r = w.r0(breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(c breaker.Counts) bool {
+		r = w.R0(breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(c breaker.Counts) bool {
 			verdicts++
 			if c.Failures == 2 {
-				r.c.Reset() // the stay that the verdict is about has ended
+				r.C.Reset() // the stay that the verdict is about has ended
 				return true
 			}
 			return false
 		})))
-		r.fail(2)
-		r.state(breaker.Closed)
+		r.Fails(2)
+		r.Is(breaker.Closed)
 		require.Equal(w, 2, verdicts)
-		require.Empty(w, r.steps())
-		require.Zero(w, r.c.Snapshot().Counts)
+		require.Empty(w, r.Steps())
+		require.Zero(w, r.C.Snapshot().Counts)
 	})
 	t.Run("while it is still out", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
 			deciding, decide := make(chan struct{}), make(chan struct{})
 			var once sync.Once
-			r := w.r0(breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(breaker.Counts) bool {
+			r := w.R0(breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(breaker.Counts) bool {
 				wait := false
 				once.Do(func() { wait = true })
 				if wait {
@@ -422,35 +394,35 @@ func TestBC56_VerdictOfAnEarlierTimeIsVoid(t *testing.T) {
 				return wait
 			})))
 			var deciding1 sync.WaitGroup
-			deciding1.Go(func() { _ = r.c.Run(context.Background(), func(context.Context) error { return errBoom }) })
+			deciding1.Go(func() { _ = r.C.Run(context.Background(), func(context.Context) error { return breakertest.ErrBoom }) })
 			<-deciding
-			r.c.Trip(nil)
-			r.c.OfferProbe()
-			r.ok(1)
-			r.state(breaker.Closed)
+			r.C.Trip(nil)
+			r.C.OfferProbe()
+			r.Succeeds(1)
+			r.Is(breaker.Closed)
 			close(decide)
 			deciding1.Wait()
-			r.state(breaker.Closed)
-			require.Len(w, r.steps(), 3)
+			r.Is(breaker.Closed)
+			require.Len(w, r.Steps(), 3)
 		})
 	})
 	t.Run("its counts hold the call that it is asked after", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			if w.way.name == byPolicy.name {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			if w.Way.Name == breakertest.ByPolicy.Name {
 				return
 			}
 			var got []breaker.Counts
-			r := w.r0(breaker.WithIgnore(errClient), breaker.WithTrip(
+			r := w.R0(breaker.WithIgnore(breakertest.ErrClient), breaker.WithTrip(
 				breaker.TripWhen(breaker.LastCalls(3), func(breaker.Counts) bool { panic("the first of two") }),
 				breaker.TripWhen(breaker.LastCalls(3), func(c breaker.Counts) bool { got = append(got, c); return c.ConsecutiveFailures == 3 }),
 			))
-			r.ok(2)
-			r.fail(1)
-			r.failWith(errClient)
-			r.fail(1)
-			r.state(breaker.Closed)
-			r.fail(1)
-			r.state(breaker.Open)
+			r.Succeeds(2)
+			r.Fails(1)
+			r.FailsWith(breakertest.ErrClient)
+			r.Fails(1)
+			r.Is(breaker.Closed)
+			r.Fails(1)
+			r.Is(breaker.Open)
 			require.Equal(w, []breaker.Counts{
 				{Successes: 1, ConsecutiveSuccesses: 1},
 				{Successes: 2, ConsecutiveSuccesses: 2},
@@ -463,58 +435,47 @@ func TestBC56_VerdictOfAnEarlierTimeIsVoid(t *testing.T) {
 	})
 }
 
-func TestK01_NewCircuitIsClosedAndPassesEverything(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		r.state(breaker.Closed)
-		r.ok(1000)
-		r.state(breaker.Closed)
-		require.EqualValues(w, 1000, r.ran.Load())
-		require.Empty(w, r.steps())
-		require.EqualValues(w, 1000, r.c.Snapshot().Totals.Successes)
-		r.idle()
+// K01.
+func TestNewCircuitIsClosedAndPassesEverything(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit()
+		r.Is(breaker.Closed)
+		r.Succeeds(1000)
+		r.Is(breaker.Closed)
+		require.EqualValues(w, 1000, r.Ran.Load())
+		require.Empty(w, r.Steps())
+		require.EqualValues(w, 1000, r.C.Snapshot().Totals.Successes)
+		r.Idle()
 	})
 }
 
-func TestK02_ThresholdIsReachedNotExceeded(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		w.at(7 * time.Second)
-		r.fail(4)
-		r.state(breaker.Closed)
-		require.Empty(w, r.steps())
-		r.fail(1)
-		r.state(breaker.Open)
-		require.Equal(w, []string{"closed>open at 7s: threshold reached"}, r.steps())
+// K02.
+func TestThresholdIsReachedNotExceeded(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit()
+		w.At(7 * time.Second)
+		r.Fails(4)
+		r.Is(breaker.Closed)
+		require.Empty(w, r.Steps())
+		r.Fails(1)
+		r.Is(breaker.Open)
+		require.Equal(w, []string{"closed>open at 7s: threshold reached"}, r.Steps())
 	})
 	t.Run("any threshold", func(t *testing.T) {
-		bothClocks(t, func(w *world) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
 			for _, n := range []int{1, 2, 3, 7, 100} {
-				r := w.circuit(breaker.WithFailureThreshold(n))
-				r.fail(n - 1)
-				r.state(breaker.Closed)
-				r.fail(1)
-				r.state(breaker.Open)
+				r := w.Circuit(breaker.WithFailureThreshold(n))
+				r.Fails(n - 1)
+				r.Is(breaker.Closed)
+				r.Fails(1)
+				r.Is(breaker.Open)
 			}
 		})
 	})
 }
 
-func TestK04_SuccessResetsTheRun(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit()
-		r.fail(4)
-		require.EqualValues(w, 4, r.c.Snapshot().ConsecutiveFailures)
-		r.ok(1)
-		require.Zero(w, r.c.Snapshot().ConsecutiveFailures)
-		r.fail(4)
-		r.state(breaker.Closed)
-		r.fail(1)
-		r.state(breaker.Open)
-	})
-}
-
-func TestK05_FailureWindowIsExact(t *testing.T) {
+// K05.
+func TestFailureWindowIsExact(t *testing.T) {
 	const minute = time.Minute
 	policies := map[string]breaker.Option{
 		"WithFailureWindow": breaker.WithFailureWindow(minute),
@@ -539,13 +500,13 @@ func TestK05_FailureWindowIsExact(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			for name, policy := range policies {
 				t.Run(name, func(t *testing.T) {
-					everywhere(t, func(w *world) {
-						r := w.circuit(policy)
+					breakertest.Everywhere(t, func(w *breakertest.World) {
+						r := w.Circuit(policy)
 						last := len(tc.at) - 1
-						r.failuresAt(tc.at[:last]...)
-						r.state(breaker.Closed)
-						r.failuresAt(tc.at[last])
-						r.state(tc.want)
+						r.FailsAt(tc.at[:last]...)
+						r.Is(breaker.Closed)
+						r.FailsAt(tc.at[last])
+						r.Is(tc.want)
 					})
 				})
 			}
@@ -553,153 +514,131 @@ func TestK05_FailureWindowIsExact(t *testing.T) {
 	}
 	t.Run("a success ends the run but not the count", func(t *testing.T) {
 		for name, want := range map[string]breaker.State{"WithFailureWindow": breaker.Closed, "FailureCount": breaker.Open} {
-			everywhere(t, func(w *world) {
-				r := w.circuit(policies[name])
-				r.failuresAt(0, 15_000)
-				r.ok(1)
-				r.failuresAt(30_000, 45_000, 59_999)
-				r.state(want)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.Circuit(policies[name])
+				r.FailsAt(0, 15_000)
+				r.Succeeds(1)
+				r.FailsAt(30_000, 45_000, 59_999)
+				r.Is(want)
 			})
 		}
 	})
 	t.Run("a nanosecond decides", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			in, out := w.circuit(policies["WithFailureWindow"]), w.circuit(policies["WithFailureWindow"])
-			in.fail(4)
-			out.fail(4)
-			w.at(minute - 1)
-			in.fail(1)
-			in.state(breaker.Open)
-			w.at(minute)
-			out.fail(1)
-			out.state(breaker.Closed)
-			require.NoError(w, out.c.Sync(context.Background())) // with a store, another circuit of the name may have failed
-			require.EqualValues(w, 1, out.c.Snapshot().ConsecutiveFailures, "only the young failure counts")
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			in, out := w.Circuit(policies["WithFailureWindow"]), w.Circuit(policies["WithFailureWindow"])
+			in.Fails(4)
+			out.Fails(4)
+			w.At(minute - 1)
+			in.Fails(1)
+			in.Is(breaker.Open)
+			w.At(minute)
+			out.Fails(1)
+			out.Is(breaker.Closed)
+			require.NoError(w, out.C.Sync(context.Background())) // with a store, another circuit of the name may have failed
+			require.EqualValues(w, 1, out.C.Snapshot().ConsecutiveFailures, "only the young failure counts")
 		})
 	})
 }
 
-func TestK06_WithoutWindowSpacingDoesNotMatter(t *testing.T) {
+// K06.
+func TestWithoutWindowSpacingDoesNotMatter(t *testing.T) {
 	policies := map[string]breaker.Option{
 		"default":             breaker.WithFailureThreshold(5),
 		"WithFailureWindow 0": breaker.WithFailureWindow(0),
 		"ConsecutiveFailures": breaker.WithTrip(breaker.ConsecutiveFailures(5)),
 		"rate of last 5":      breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(5))),
+		"beside windows": breaker.WithTrip(breaker.ConsecutiveFailures(5),
+			breaker.FailureRate(1, 100, breaker.Last(time.Second)), breaker.FailureCount(100, time.Second)),
 	}
 	for name, policy := range policies {
 		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.circuit(policy)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.Circuit(policy)
 				const hour = 3_600_000
-				r.failuresAt(0, hour, 2*hour, 3*hour)
-				r.state(breaker.Closed)
-				r.failuresAt(4 * hour)
-				r.state(breaker.Open)
+				r.FailsAt(0, hour, 2*hour, 3*hour)
+				r.Is(breaker.Closed)
+				r.FailsAt(4 * hour)
+				r.Is(breaker.Open)
 			})
 		})
 	}
 }
 
-func TestK25_OneTransitionPerCrossing(t *testing.T) {
+// K25.
+func TestOneTransitionPerCrossing(t *testing.T) {
 	for name, opts := range map[string][]breaker.Option{
 		"run":     nil,
 		"windows": {breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.Last(time.Minute)), breaker.FailureCount(5, time.Minute))},
 	} {
 		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				r := w.circuit(opts...)
-				gates := make([]*gate, 200)
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.Circuit(opts...)
+				gates := make([]*breakertest.Gate, 200)
 				for i := range gates {
-					gates[i] = r.gate()
+					gates[i] = r.Gate()
 				}
 				var all sync.WaitGroup
 				for _, g := range gates {
-					all.Go(func() { g.finish(errBoom) })
+					all.Go(func() { g.Finish(breakertest.ErrBoom) })
 				}
 				all.Wait()
-				r.state(breaker.Open)
-				require.Equal(w, []string{"closed>open at 0s: threshold reached"}, r.steps())
-				require.EqualValues(w, 195, r.c.Snapshot().Totals.Late)
+				r.Is(breaker.Open)
+				require.Equal(w, []string{"closed>open at 0s: threshold reached"}, r.Steps())
+				require.EqualValues(w, 195, r.C.Snapshot().Totals.Late)
 			})
 		})
 	}
 	t.Run("closing", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit(breaker.WithSuccessThreshold(5), breaker.WithHalfOpenProbes(50))
-			r.trip()
-			w.at(30 * time.Second)
-			gates := make([]*gate, 50)
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.Circuit(breaker.WithSuccessThreshold(5), breaker.WithHalfOpenProbes(50))
+			r.Trip()
+			w.At(30 * time.Second)
+			gates := make([]*breakertest.Gate, 50)
 			for i := range gates {
-				gates[i] = r.gate()
+				gates[i] = r.Gate()
 			}
 			var all sync.WaitGroup
 			for _, g := range gates {
-				all.Go(func() { g.finish(nil) })
+				all.Go(func() { g.Finish(nil) })
 			}
 			all.Wait()
-			r.state(breaker.Closed)
-			require.Len(w, r.steps(), 3)
-			r.idle()
+			r.Is(breaker.Closed)
+			require.Len(w, r.Steps(), 3)
+			r.Idle()
 		})
 	})
 }
 
-func TestK30_ToleranceIsTunable(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.circuit(breaker.WithFailureThreshold(10))
-		r.fail(9)
-		r.state(breaker.Closed)
-		r.fail(1)
-		r.state(breaker.Open)
-	})
-}
-
 // Calls that take longer than the window, all of them failing, were dropped with the period that they began in.
-func TestFault_FailuresSlowerThanTheWindowAreSeen(t *testing.T) {
+// BC-20.
+func TestFailuresSlowerThanTheWindowAreSeen(t *testing.T) {
 	for name, policy := range map[string]breaker.Option{
 		"failure window": breaker.WithFailureWindow(time.Second),
 		"failure count":  breaker.WithTrip(breaker.FailureCount(3, time.Second)),
 		"rate":           breaker.WithTrip(breaker.FailureRate(0.5, 3, breaker.Last(time.Second))),
+		"rate of calls":  breaker.WithTrip(breaker.FailureRate(0.5, 3, breaker.LastCalls(10))),
 		"user's own":     breaker.WithTrip(breaker.TripWhen(breaker.Last(time.Second), func(c breaker.Counts) bool { return c.Failures >= 3 })),
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothClocks(t, func(w *world) {
-				r := w.r0(policy)
-				var gates []*gate
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				r := w.R0(policy)
+				var gates []*breakertest.Gate
 				for range 200 {
-					gates = append(gates, r.gate())
+					gates = append(gates, r.Gate())
 				}
-				w.at(2 * time.Second)
+				w.At(2 * time.Second)
 				for i, g := range gates {
-					g.finish(errBoom)
-					require.Equal(w, i >= 2, r.c.State() == breaker.Open, "after failure %d", i+1)
+					g.Finish(breakertest.ErrBoom)
+					require.Equal(w, i >= 2, r.C.State() == breaker.Open, "after failure %d", i+1)
 				}
-				require.Len(w, r.steps(), 1)
+				require.Len(w, r.Steps(), 1)
 			})
 		})
 	}
 }
 
-// The run of failures lost those that left a rolling window.
-func TestFault_RunOfFailuresDoesNotDecay(t *testing.T) {
-	everywhere(t, func(w *world) {
-		r := w.r0(breaker.WithTrip(
-			breaker.ConsecutiveFailures(5),
-			breaker.FailureRate(1, 100, breaker.Last(time.Second)),
-			breaker.FailureCount(100, time.Second),
-		))
-		for i := range 5 {
-			r.state(breaker.Closed)
-			require.EqualValues(w, i, r.c.Snapshot().ConsecutiveFailures)
-			r.fail(1)
-			w.add(time.Hour)
-		}
-		require.Len(w, r.steps(), 1)
-	})
-}
-
 // A rate was rounded to two places: 9.5 % tripped at 10 %.
-func TestFault_RatesAreNotRounded(t *testing.T) {
+func TestRatesAreNotRounded(t *testing.T) {
 	for _, tc := range []struct {
 		rate            float64
 		failures, calls int
@@ -717,17 +656,17 @@ func TestFault_RatesAreNotRounded(t *testing.T) {
 		{0.333333, 3334, 10_000, breaker.Open},
 	} {
 		t.Run(fmt.Sprintf("%d of %d at %v", tc.failures, tc.calls, tc.rate), func(t *testing.T) {
-			bothClocks(t, func(w *world) {
+			breakertest.BothClocks(t, func(w *breakertest.World) {
 				for _, window := range []breaker.Window{breaker.LastCalls(tc.calls), breaker.Last(time.Minute)} {
-					r := w.r0(breaker.WithTrip(breaker.FailureRate(tc.rate, tc.calls, window)))
+					r := w.R0(breaker.WithTrip(breaker.FailureRate(tc.rate, tc.calls, window)))
 					call := func(n int, err error) {
 						for range n {
-							_ = r.c.Run(context.Background(), func(context.Context) error { return err })
+							_ = r.C.Run(context.Background(), func(context.Context) error { return err })
 						}
 					}
 					call(tc.calls-tc.failures, nil)
-					call(tc.failures, errBoom)
-					r.state(tc.want)
+					call(tc.failures, breakertest.ErrBoom)
+					r.Is(tc.want)
 				}
 			})
 		})
@@ -735,7 +674,7 @@ func TestFault_RatesAreNotRounded(t *testing.T) {
 }
 
 // A rate of two thirds was not reached by two of three.
-func TestFault_RatesThatAreNoDecimals(t *testing.T) {
+func TestRatesThatAreNoDecimals(t *testing.T) {
 	for d := 2; d <= 40; d++ {
 		for n := 1; n <= d; n++ {
 			for _, less := range []int{0, 1} {
@@ -744,7 +683,7 @@ func TestFault_RatesThatAreNoDecimals(t *testing.T) {
 				}
 				c := breaker.Must(breaker.NewCircuit("c", breaker.WithTrip(breaker.FailureRate(float64(n)/float64(d), d, breaker.LastCalls(d)))))
 				for i := range d {
-					err := errBoom
+					err := breakertest.ErrBoom
 					if i < d-n+less {
 						err = nil
 					}
@@ -754,4 +693,249 @@ func TestFault_RatesThatAreNoDecimals(t *testing.T) {
 			}
 		}
 	}
+}
+
+// K30.
+func TestToleranceIsTunable(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit(breaker.WithFailureThreshold(10))
+		r.Fails(9)
+		r.Is(breaker.Closed)
+		r.Fails(1)
+		r.Is(breaker.Open)
+	})
+}
+
+// Successes from before a pause never water down failures after it.
+func TestSamplingIdleThenFailures(t *testing.T) {
+	const minCalls = 20
+	for _, window := range []time.Duration{time.Second, 10 * time.Second, time.Hour} {
+		for _, successes := range []int{1, 15, 63, 64, 65, 79, 80, 1000, 1001, 1015, 5000} {
+			for _, idle := range []time.Duration{window, window + window/100, 10 * window} {
+				for _, every := range []time.Duration{0, 1, window / 100_000} {
+					t.Run(fmt.Sprintf("Last(%v), %d every %v, idle %v", window, successes, every, idle), func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							c := breaker.Must(breaker.NewCircuit("idle", breaker.WithTrip(breaker.FailureRate(0.5, minCalls, breaker.Last(window)))))
+							for range successes {
+								_ = c.Run(t.Context(), mdlOK)
+								mdlBubble{}.pass(every)
+							}
+							mdlBubble{}.pass(idle)
+							for i := range minCalls {
+								if s := c.State(); s != breaker.Closed {
+									t.Fatalf("%v before failure %d", s, i+1)
+								}
+								_ = c.Run(t.Context(), mdlFail)
+							}
+							if s := c.Snapshot(); s.State != breaker.Open {
+								t.Fatalf("%v after %d failures and no success in the window: %+v", s.State, minCalls, s.Counts)
+							}
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// What Last allows: a success is filed late by no more than a part of the window, and where a fast stream ends up to 15,
+// and the one that finds out, are taken to be as old as the one before them.
+const (
+	mdlLate  = 200
+	mdlOlder = 16
+)
+
+// mdlSampled is a rate circuit on the default clock beside a list of all that it has seen.
+type mdlSampled struct {
+	c        *breaker.Circuit
+	window   time.Duration
+	minCalls uint64
+	ok       []time.Time
+	failed   []time.Time
+}
+
+// bounds is how many of some calls the window may hold. Each is as old as it is, or by so much younger, and gathered into
+// a slice, it may leave a 64th of the window early. For each fast stream, some of those after it may be gone.
+func (m *mdlSampled) bounds(calls []time.Time, younger time.Duration, older uint64) (least, most uint64) {
+	streams, was := uint64(0), false
+	for i, at := range calls {
+		fast := i >= 16 && at.Sub(calls[i-16]) <= m.window/mdlLate
+		if fast && !was {
+			streams++
+		}
+		was = fast
+		if time.Since(at) < m.window+younger {
+			most++
+		}
+		if time.Since(at) <= m.window-m.window/64 {
+			least++
+		}
+	}
+	return least - min(least, streams*older), most
+}
+
+func (m *mdlSampled) succeed(t *rapid.T) {
+	every := rapid.SampledFrom([]time.Duration{0, 0, 1, m.window / 1_000_000, m.window / 20_000, m.window / 12_000, m.window / 1000, m.window / 300}).Draw(t, "every")
+	n := rapid.SampledFrom([]int{1, 5, 16, 70, 150, 400, 3000, 40_000}).Draw(t, "successes")
+	if every > 0 || testenv.Race || !testenv.Long() {
+		n = min(n, 3000) // time is slow in a bubble
+	}
+	for range n {
+		if err := m.c.Run(context.Background(), mdlOK); err != nil {
+			t.Fatal(err)
+		}
+		m.ok = append(m.ok, time.Now())
+		if m.c.State() == breaker.Open { // the rate was reached by successes that have left the window
+			m.check(t)
+			return
+		}
+		mdlBubble{}.pass(every)
+	}
+}
+
+func (m *mdlSampled) fail(t *rapid.T) {
+	for range rapid.IntRange(1, 12).Draw(t, "failures") {
+		if m.c.Run(context.Background(), mdlFail) != errMdlDown {
+			return
+		}
+		m.failed = append(m.failed, time.Now())
+		m.check(t)
+	}
+}
+
+// check compares counts and verdict with what they may be.
+func (m *mdlSampled) check(t *rapid.T) {
+	okLeast, okMost := m.bounds(m.ok, m.window/mdlLate, mdlOlder)
+	failedLeast, failedMost := m.bounds(m.failed, 0, 0)
+	s := m.c.Snapshot()
+	if s.State == breaker.Open {
+		if failedMost < okLeast || failedMost+okMost < m.minCalls {
+			t.Fatalf("open with at most %d failures and %d to %d successes", failedMost, okLeast, okMost)
+		}
+		m.c.Reset()
+		m.ok, m.failed = nil, nil
+		return
+	}
+	n := len(m.failed)
+	if n > 0 && m.failed[n-1].Equal(time.Now()) && failedLeast >= okMost && failedLeast+okLeast >= m.minCalls {
+		t.Fatalf("closed with at least %d failures and %d to %d successes", failedLeast, okLeast, okMost)
+	}
+	if c := s.Counts; c.Failures < failedLeast || c.Failures > failedMost || c.Successes < okLeast || c.Successes > okMost {
+		t.Fatalf("%+v, want %d to %d failures and %d to %d successes", c, failedLeast, failedMost, okLeast, okMost)
+	}
+}
+
+// With a busy window the times of successes are off by no more than Last says, and those of failures not at all.
+func TestSamplingStaysWithinItsBounds(t *testing.T) {
+	mdlCheckInABubble(t, func(t *rapid.T) {
+		m := &mdlSampled{window: 10 * time.Second, minCalls: 10}
+		m.c = breaker.Must(breaker.NewCircuit("busy", breaker.WithTrip(breaker.FailureRate(0.5, int(m.minCalls), breaker.Last(m.window)))))
+		t.Repeat(map[string]func(*rapid.T){
+			"succeed": m.succeed,
+			"fail":    m.fail,
+			"wait": func(t *rapid.T) {
+				w := m.window
+				mdlBubble{}.pass(rapid.SampledFrom([]time.Duration{w, w - 1, w - w/5000, w - w/1000, w / 2, w / 20, w / 300, w / 1000}).Draw(t, "d"))
+			},
+			"": m.check,
+		})
+	})
+}
+
+// Where a fast stream becomes a slow one, the slow one still counts: few failures among many successes do not trip.
+func TestSamplingDropOfTraffic(t *testing.T) {
+	const window = 10 * time.Second
+	rates := []int{1_000, 30_000, 300_000, 2_000_000} // successes in one second
+	if testenv.Small() {
+		rates = rates[:2]
+	}
+	for _, fast := range rates {
+		for _, slow := range []int{10, 30, 100} { // successes a second afterwards
+			for _, after := range []time.Duration{window / 2, window, 2 * window} {
+				t.Run(fmt.Sprintf("%d, then %d a second, %v", fast, slow, after), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						c := breaker.Must(breaker.NewCircuit("drop", breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(window)))))
+						stream := func(n, atOnce int, every time.Duration) {
+							for range n {
+								for range atOnce {
+									_ = c.Run(t.Context(), mdlOK)
+								}
+								mdlBubble{}.pass(every)
+							}
+						}
+						stream(1000, fast/1000, time.Millisecond)
+						n := int(after.Seconds()) * slow
+						stream(n, 1, time.Second/time.Duration(slow))
+						for range 20 {
+							_ = c.Run(t.Context(), mdlFail)
+						}
+						if s := c.Snapshot(); s.State != breaker.Closed {
+							t.Errorf("open at 20 failures among %d successes in the window", min(n, int(window.Seconds())*slow))
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// What leaves a busy window is noticed: here the old successes, which leave too many failures behind.
+func TestSamplingNoticesWhatLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const window = 10 * time.Second
+		c := breaker.Must(breaker.NewCircuit("leaves", breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(window)))))
+		start := time.Now()
+		run := func(n int, fn func(context.Context) error) {
+			for range n {
+				_ = c.Run(t.Context(), fn)
+			}
+		}
+		run(20_000, mdlOK)
+		mdlBubble{}.pass(window - 100*time.Millisecond)
+		run(1000, mdlOK)
+		run(15_000, mdlFail)
+		for time.Since(start) < window {
+			if s := c.State(); s != breaker.Closed {
+				t.Fatalf("%v after %v", s, time.Since(start))
+			}
+			run(20, mdlOK)
+			mdlBubble{}.pass(time.Millisecond)
+		}
+		for c.State() == breaker.Closed {
+			run(20, mdlOK)
+			mdlBubble{}.pass(time.Millisecond)
+			if time.Since(start) > window+window/64 {
+				t.Fatalf("closed %v after they left: %+v", time.Since(start)-window, c.Snapshot().Counts)
+			}
+		}
+	})
+}
+
+// Slower streams are exact, however much the window holds, and again once a fast one has left it.
+func TestSamplingSlowStreamsAreExact(t *testing.T) {
+	mdlCheckInABubble(t, func(t *rapid.T) {
+		const window = 10 * time.Second
+		c := breaker.Must(breaker.NewCircuit("slow", breaker.WithTrip(breaker.FailureRate(1, 1_000_000, breaker.Last(window)))))
+		var ok []time.Time
+		for range rapid.SampledFrom([]int{0, 3000}).Draw(t, "fast") {
+			_ = c.Run(context.Background(), mdlOK)
+		}
+		most := rapid.SampledFrom([]int{1, 63}).Draw(t, "most")
+		for range rapid.IntRange(101, 200).Draw(t, "bursts") {
+			for range max(1, most-rapid.IntRange(0, 40).Draw(t, "less")) {
+				_ = c.Run(context.Background(), mdlOK)
+				ok = append(ok, time.Now())
+			}
+			mdlBubble{}.pass(rapid.SampledFrom([]time.Duration{window / 100, window / 50, window / 20}).Draw(t, "d"))
+		}
+		want := uint64(0)
+		for _, at := range ok {
+			if time.Since(at) < window {
+				want++
+			}
+		}
+		if got := c.Snapshot().Counts.Successes; got != want {
+			t.Fatalf("%d successes in the window, want %d", got, want)
+		}
+	})
 }

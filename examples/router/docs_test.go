@@ -287,7 +287,7 @@ func TestDocumentedKeys(t *testing.T) {
 func TestTroubleshootingNamesItsTests(t *testing.T) {
 	name := regexp.MustCompile(`TestTrouble[A-Z]\w*`)
 	var tests []string
-	for _, m := range regexp.MustCompile(`(?m)^func (TestTrouble\w+)\(`).FindAllStringSubmatch(document(t, "troubleshooting_test.go"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^func (TestTrouble\w+)\(`).FindAllStringSubmatch(document(t, "tests/troubleshooting_test.go"), -1) {
 		tests = append(tests, m[1])
 	}
 	doc := document(t, "docs/troubleshooting.md")

@@ -1,4 +1,4 @@
-package breaker_test
+package tests
 
 import (
 	"context"
@@ -14,46 +14,47 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 )
 
 // Scenarios from end to end: circuit, retries and fallbacks together, with the instants and the counts of each step.
 
 // err503 is what an upstream in trouble answers.
-const err503 = rfgStatus(503)
+const err503 = breakertest.Status(503)
 
-// rfgFullStack is a gateway's usual set: 5 failures in 60s open it for 15s, one probe closes it, three retries from
+// stack is a gateway's usual set: 5 failures in 60s open it for 15s, one probe closes it, three retries from
 // 500ms on, the last good answer for an hour.
-type rfgFullStack struct {
-	*rfgWorld
+type stack struct {
+	*breakertest.World
 	b      *breaker.Breaker[string]
-	events rfgEvents
+	events breakertest.Events
 	calls  []time.Duration // when the upstream was called
 	answer func() (string, error)
 }
 
-func (w *rfgWorld) fullStack(more ...breaker.Option) *rfgFullStack {
-	s := &rfgFullStack{rfgWorld: w}
-	s.b = breaker.Must(breaker.New[string]("api", w.options(append([]breaker.Option{
-		s.events.option(),
+func newStack(w *breakertest.World, more ...breaker.Option) *stack {
+	s := &stack{World: w}
+	s.b = breaker.Must(breaker.New[string]("api", w.Options(append([]breaker.Option{
+		s.events.Option(),
 		breaker.WithFailureThreshold(5), breaker.WithFailureWindow(60 * time.Second), breaker.WithOpenTimeout(15 * time.Second),
 		breaker.WithHalfOpenProbes(1), breaker.WithSuccessThreshold(1),
 		breaker.WithRetry(breaker.MaxRetries(3), breaker.Exponential(500*time.Millisecond, 10*time.Second), breaker.NoJitter()),
-		breaker.WithLastGood[string](3600*time.Second, rfgOneKey),
+		breaker.WithLastGood[string](3600*time.Second, oneKey),
 	}, more...)...)...))
 	return s
 }
 
-func (s *rfgFullStack) post() breaker.Result[string] {
+func (s *stack) post() breaker.Result[string] {
 	return s.b.Try(s.Context(), func(context.Context) (string, error) {
-		s.calls = append(s.calls, s.elapsed())
+		s.calls = append(s.calls, s.Elapsed())
 		return s.answer()
 	})
 }
 
-func (s *rfgFullStack) say(v string, err error) { s.answer = func() (string, error) { return v, err } }
+func (s *stack) say(v string, err error) { s.answer = func() (string, error) { return v, err } }
 
 // since returns when the upstream was called from a time on, the time being 0.
-func (s *rfgFullStack) since(start time.Duration) (at []time.Duration) {
+func (s *stack) since(start time.Duration) (at []time.Duration) {
 	for _, one := range s.calls {
 		if one >= start {
 			at = append(at, one-start)
@@ -62,11 +63,11 @@ func (s *rfgFullStack) since(start time.Duration) (at []time.Duration) {
 	return at
 }
 
-// rfgE1Zero is when the trouble starts: ten seconds after the good answer.
-const rfgE1Zero = 10 * time.Second
+// outage is when the trouble starts: ten seconds after the good answer.
+const outage = 10 * time.Second
 
 // steps1to3 takes a full stack through the outage, until just before t=25. stored says whether there was a good answer.
-func (s *rfgFullStack) steps1to3(stored bool) {
+func (s *stack) steps1to3(stored bool) {
 	require.Equal(s, 0, len(s.calls))
 	if stored {
 		s.say("V0", nil)
@@ -85,39 +86,39 @@ func (s *rfgFullStack) steps1to3(stored bool) {
 			require.ErrorIs(s, r.Err, cause)
 		}
 	}
-	s.at(rfgE1Zero)
+	s.At(outage)
 	s.say("", err503)
 	rescued(s.post(), 4, err503)
-	require.Equal(s, rfgSeconds(0, 0.5, 1.5, 3.5), s.since(rfgE1Zero))
-	require.Equal(s, rfgE1Zero+3500*time.Millisecond, s.elapsed())
+	require.Equal(s, breakertest.Seconds(0, 0.5, 1.5, 3.5), s.since(outage))
+	require.Equal(s, outage+3500*time.Millisecond, s.Elapsed())
 	require.EqualValues(s, 4, s.b.Snapshot().ConsecutiveFailures)
 	require.Equal(s, breaker.Closed, s.b.State())
 
-	s.at(rfgE1Zero + 10*time.Second)
+	s.At(outage + 10*time.Second)
 	rescued(s.post(), 1, err503, breaker.ErrOpen)
-	require.Equal(s, rfgE1Zero+10*time.Second, s.elapsed(), "no wait")
+	require.Equal(s, outage+10*time.Second, s.Elapsed(), "no wait")
 	require.Len(s, s.calls, 5)
 	require.Equal(s, breaker.Open, s.b.State())
-	require.Equal(s, rfgE1Zero+25*time.Second, s.b.Snapshot().Until.Sub(s.start))
+	require.Equal(s, outage+25*time.Second, s.b.Snapshot().Until.Sub(s.Start))
 
 	for i := range 100 {
-		s.at(rfgE1Zero + 10*time.Second + time.Duration(i)*149*time.Millisecond)
-		before := s.elapsed()
+		s.At(outage + 10*time.Second + time.Duration(i)*149*time.Millisecond)
+		before := s.Elapsed()
 		rescued(s.post(), 0, breaker.ErrOpen)
-		require.Equal(s, before, s.elapsed())
+		require.Equal(s, before, s.Elapsed())
 	}
 	require.Len(s, s.calls, 5)
-	s.at(rfgE1Zero + 25*time.Second - 1)
+	s.At(outage + 25*time.Second - 1)
 	rescued(s.post(), 0, breaker.ErrOpen)
 	require.Len(s, s.calls, 5)
 }
 
 func TestE1_FullStack(t *testing.T) {
 	t.Run("4a the upstream is well again", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			s := w.fullStack()
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
+			s := newStack(w)
 			s.steps1to3(true)
-			s.at(rfgE1Zero + 25*time.Second)
+			s.At(outage + 25*time.Second)
 			// 20 requests at once: one asks the upstream, the others are served meanwhile.
 			entered, release := make(chan struct{}), make(chan struct{})
 			var upstream atomic.Int64
@@ -140,7 +141,7 @@ func TestE1_FullStack(t *testing.T) {
 			require.EqualValues(w, 1, upstream.Load())
 			require.Equal(w, breaker.Closed, s.b.State())
 			require.Zero(w, s.b.Snapshot().ConsecutiveFailures)
-			require.Equal(w, rfgE1Zero+25*time.Second, s.elapsed())
+			require.Equal(w, outage+25*time.Second, s.Elapsed())
 
 			s.say("", err503)
 			r := s.post()
@@ -149,10 +150,10 @@ func TestE1_FullStack(t *testing.T) {
 		})
 	})
 	t.Run("4a with 20 in parallel", func(t *testing.T) {
-		rfgBubble(t, func(w *rfgWorld) {
-			s := w.fullStack()
+		breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+			s := newStack(w)
 			s.steps1to3(true)
-			s.at(rfgE1Zero + 25*time.Second)
+			s.At(outage + 25*time.Second)
 			var upstream, good, cached atomic.Int64
 			var all sync.WaitGroup
 			for range 20 {
@@ -180,36 +181,36 @@ func TestE1_FullStack(t *testing.T) {
 		})
 	})
 	t.Run("4b it is not", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			s := w.fullStack()
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
+			s := newStack(w)
 			s.steps1to3(true)
-			s.at(rfgE1Zero + 25*time.Second)
-			retries := len(s.events.retries)
+			s.At(outage + 25*time.Second)
+			retries := len(s.events.Retries)
 			require.Equal(w, breaker.Result[string]{Value: "V0", Attempts: 1, Rescue: breaker.RescueCache}, s.post())
 			require.Len(w, s.calls, 6)
-			require.Len(w, s.events.retries, retries, "a failed probe is not retried")
-			require.Equal(w, rfgE1Zero+25*time.Second, s.elapsed())
-			require.Equal(w, rfgE1Zero+40*time.Second, s.b.Snapshot().Until.Sub(s.start))
-			s.at(rfgE1Zero + 40*time.Second - 1)
+			require.Len(w, s.events.Retries, retries, "a failed probe is not retried")
+			require.Equal(w, outage+25*time.Second, s.Elapsed())
+			require.Equal(w, outage+40*time.Second, s.b.Snapshot().Until.Sub(s.Start))
+			s.At(outage + 40*time.Second - 1)
 			require.Zero(w, s.post().Attempts)
-			s.at(rfgE1Zero + 40*time.Second)
+			s.At(outage + 40*time.Second)
 			s.say("V1", nil)
 			require.Equal(w, breaker.Result[string]{Value: "V1", Attempts: 1}, s.post())
 			require.Equal(w, breaker.Closed, s.b.State())
 		})
 	})
 	t.Run("5 nothing is stored", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) { w.fullStack().steps1to3(false) })
+		breakertest.BothWaiting(t, func(w *breakertest.World) { newStack(w).steps1to3(false) })
 	})
 	t.Run("with jitter", func(t *testing.T) {
 		for _, random := range []float64{0, 0.3, 0.999999} {
-			rfgBoth(t, func(w *rfgWorld) {
-				s := w.fullStack(breaker.WithRand(func() float64 { return random }),
+			breakertest.BothWaiting(t, func(w *breakertest.World) {
+				s := newStack(w, breaker.WithRand(func() float64 { return random }),
 					breaker.WithRetry(breaker.MaxRetries(3), breaker.Exponential(500*time.Millisecond, 10*time.Second)))
 				s.say("", err503)
 				s.post()
 				require.Len(w, s.calls, 4)
-				for i, least := range rfgSeconds(0.5, 1, 2) {
+				for i, least := range breakertest.Seconds(0.5, 1, 2) {
 					gap := s.calls[i+1] - s.calls[i]
 					require.GreaterOrEqual(w, gap, least)
 					require.Less(w, gap, least*3/2)
@@ -218,8 +219,8 @@ func TestE1_FullStack(t *testing.T) {
 		}
 	})
 	t.Run("what the totals say", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			s := w.fullStack()
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
+			s := newStack(w)
 			s.steps1to3(true)
 			totals := s.b.Snapshot().Totals
 			require.EqualValues(w, 6, totals.Calls)
@@ -231,22 +232,22 @@ func TestE1_FullStack(t *testing.T) {
 	})
 }
 
-// rfgCrowd makes n calls to an upstream that hangs, all at once.
-type rfgCrowd struct {
-	*rfgWorld
+// crowd makes n calls to an upstream that hangs, all at once.
+type crowd struct {
+	*breakertest.World
 	all                                      sync.WaitGroup
 	upstream, now, peak                      atomic.Int64
 	served, timeouts, rejected, full, others atomic.Int64
 }
 
-func (c *rfgCrowd) hang(ctx context.Context) (string, error) {
+func (c *crowd) hang(ctx context.Context) (string, error) {
 	c.enter()
 	defer c.now.Add(-1)
 	<-ctx.Done()
 	return "", ctx.Err()
 }
 
-func (c *rfgCrowd) enter() {
+func (c *crowd) enter() {
 	c.upstream.Add(1)
 	n := c.now.Add(1)
 	for p := c.peak.Load(); n > p && !c.peak.CompareAndSwap(p, n); p = c.peak.Load() {
@@ -254,13 +255,13 @@ func (c *rfgCrowd) enter() {
 	}
 }
 
-func (c *rfgCrowd) well(context.Context) (string, error) {
+func (c *crowd) well(context.Context) (string, error) {
 	c.enter()
 	defer c.now.Add(-1)
 	return "answer", nil
 }
 
-func (c *rfgCrowd) call(n int, b *breaker.Breaker[string], fn func(context.Context) (string, error)) {
+func (c *crowd) call(n int, b *breaker.Breaker[string], fn func(context.Context) (string, error)) {
 	for range n {
 		c.all.Go(func() {
 			v, err := b.Do(c.Context(), fn)
@@ -280,21 +281,21 @@ func (c *rfgCrowd) call(n int, b *breaker.Breaker[string], fn func(context.Conte
 	}
 }
 
-const rfgUsers = 5000
+const users = 5000
 
-func (w *rfgWorld) chat(opts ...breaker.Option) *breaker.Breaker[string] {
+func chat(w *breakertest.World, opts ...breaker.Option) *breaker.Breaker[string] {
 	return breaker.Must(breaker.New[string]("chat", append([]breaker.Option{breaker.WithTimeout(30 * time.Second)}, opts...)...))
 }
 
 func TestE3_ControlWithoutBreaker(t *testing.T) {
-	rfgBubble(t, func(w *rfgWorld) {
-		c := &rfgCrowd{rfgWorld: w}
-		c.call(rfgUsers, w.chat(breaker.WithMode(breaker.ForcedClosed)), c.hang)
+	breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+		c := &crowd{World: w}
+		c.call(users, chat(w, breaker.WithMode(breaker.ForcedClosed)), c.hang)
 		c.all.Wait()
-		require.Equal(w, 30*time.Second, w.elapsed(), "all wait")
-		require.EqualValues(w, rfgUsers, c.timeouts.Load())
-		require.EqualValues(w, rfgUsers, c.upstream.Load())
-		require.EqualValues(w, rfgUsers, c.peak.Load())
+		require.Equal(w, 30*time.Second, w.Elapsed(), "all wait")
+		require.EqualValues(w, users, c.timeouts.Load())
+		require.EqualValues(w, users, c.upstream.Load())
+		require.EqualValues(w, users, c.peak.Load())
 	})
 }
 
@@ -302,37 +303,37 @@ func TestE3_ControlWithoutBreaker(t *testing.T) {
 func TestE3A_FiveSufferForAll(t *testing.T) {
 	for _, text := range []string{"", "please try again in a moment"} {
 		t.Run(fmt.Sprintf("fallback %q", text), func(t *testing.T) {
-			rfgBubble(t, func(w *rfgWorld) {
+			breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
 				var opts []breaker.Option
 				if text != "" {
 					opts = append(opts, breaker.WithFallbackValue(text))
 				}
-				b := w.chat(opts...)
-				c := &rfgCrowd{rfgWorld: w}
+				b := chat(w, opts...)
+				c := &crowd{World: w}
 				c.call(5, b, c.hang)
 				c.all.Wait()
-				require.Equal(w, 30*time.Second, w.elapsed())
+				require.Equal(w, 30*time.Second, w.Elapsed())
 				require.Equal(w, breaker.Open, b.State())
-				require.Equal(w, 30*time.Second, b.Snapshot().Since.Sub(w.start))
+				require.Equal(w, 30*time.Second, b.Snapshot().Since.Sub(w.Start))
 
-				others := &rfgCrowd{rfgWorld: w}
-				others.call(rfgUsers-5, b, others.hang)
+				others := &crowd{World: w}
+				others.call(users-5, b, others.hang)
 				others.all.Wait()
-				require.Equal(w, 30*time.Second, w.elapsed(), "in the same instant")
+				require.Equal(w, 30*time.Second, w.Elapsed(), "in the same instant")
 				require.Zero(w, others.upstream.Load())
 				if text == "" {
-					require.EqualValues(w, rfgUsers-5, others.rejected.Load())
+					require.EqualValues(w, users-5, others.rejected.Load())
 				} else {
-					require.EqualValues(w, rfgUsers-5, others.served.Load())
-					require.EqualValues(w, rfgUsers, b.Snapshot().Totals.Rescues[breaker.RescueValue])
+					require.EqualValues(w, users-5, others.served.Load())
+					require.EqualValues(w, users, b.Snapshot().Totals.Rescues[breaker.RescueValue])
 				}
 				require.Zero(w, b.Snapshot().InFlight)
 
-				w.at(60*time.Second - 1)
+				w.At(60*time.Second - 1)
 				require.Equal(w, breaker.Open, b.State())
-				w.at(60 * time.Second)
+				w.At(60 * time.Second)
 				require.Equal(w, breaker.HalfOpen, b.State())
-				later := &rfgCrowd{rfgWorld: w}
+				later := &crowd{World: w}
 				for i, state := range []breaker.State{breaker.HalfOpen, breaker.Closed} {
 					later.call(1, b, later.well)
 					later.all.Wait()
@@ -341,7 +342,7 @@ func TestE3A_FiveSufferForAll(t *testing.T) {
 				totals := b.Snapshot().Totals
 				require.EqualValues(w, 7, totals.Calls)
 				require.EqualValues(w, 5, totals.Failures)
-				require.EqualValues(w, rfgUsers-5, totals.Rejected, "counted apart")
+				require.EqualValues(w, users-5, totals.Rejected, "counted apart")
 				later.call(1000, b, later.well)
 				later.all.Wait()
 				require.EqualValues(w, 1002, later.served.Load())
@@ -352,47 +353,51 @@ func TestE3A_FiveSufferForAll(t *testing.T) {
 
 // B: while half-open there are probes only.
 func TestE3B_ProbesOnly(t *testing.T) {
-	rfgBubble(t, func(w *rfgWorld) {
-		b := w.chat()
-		c := &rfgCrowd{rfgWorld: w}
+	breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+		b := chat(w)
+		c := &crowd{World: w}
 		c.call(5, b, c.hang)
 		c.all.Wait()
-		w.at(60 * time.Second)
-		crowd := &rfgCrowd{rfgWorld: w}
-		crowd.call(rfgUsers, b, func(ctx context.Context) (string, error) {
+		w.At(60 * time.Second)
+		many := &crowd{World: w}
+		many.call(users, b, func(ctx context.Context) (string, error) {
 			<-time.After(time.Second)
-			return crowd.well(ctx)
+			return many.well(ctx)
 		})
-		crowd.all.Wait()
-		require.EqualValues(w, 2, crowd.upstream.Load())
-		require.EqualValues(w, rfgUsers-2, crowd.rejected.Load())
+		many.all.Wait()
+		require.EqualValues(w, 2, many.upstream.Load())
+		require.EqualValues(w, users-2, many.rejected.Load())
 		require.Equal(w, breaker.Closed, b.State())
 	})
 }
 
 // C: a first wave meets a circuit that knows of no failure yet; only a limit on what is in flight stops it.
 func TestE3C_FirstWave(t *testing.T) {
-	for _, tc := range []struct{ limit, run int }{{0, rfgUsers}, {100, 100}} {
+	for _, tc := range []struct{ limit, run int }{{0, users}, {100, 100}} {
 		t.Run(fmt.Sprint("limit ", tc.limit), func(t *testing.T) {
-			rfgBubble(t, func(w *rfgWorld) {
-				events := newRecorder()
-				b := w.chat(breaker.WithMaxInFlight(tc.limit), breaker.WithHooks(events.hooks()))
-				c := &rfgCrowd{rfgWorld: w}
-				c.call(rfgUsers, b, c.hang)
+			breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+				events := breakertest.NewRecorder()
+				b := chat(w, breaker.WithMaxInFlight(tc.limit), breaker.WithHooks(events.Hooks()))
+				c := &crowd{World: w}
+				c.call(users, b, c.hang)
 				synctest.Wait()
-				require.Zero(w, w.elapsed())
+				require.Zero(w, w.Elapsed())
 				require.EqualValues(w, tc.run, c.now.Load())
-				require.EqualValues(w, rfgUsers-tc.run, c.full.Load(), "rejected at once")
+				require.EqualValues(w, users-tc.run, c.full.Load(), "rejected at once")
 				c.all.Wait()
-				require.Equal(w, 30*time.Second, w.elapsed())
+				require.Equal(w, 30*time.Second, w.Elapsed())
 				require.EqualValues(w, tc.run, c.timeouts.Load())
 				require.Zero(w, c.others.Load())
-				require.Len(w, events.list(), 1)
+				require.Len(w, events.List(), 1)
+				require.Equal(w, breaker.ReasonThreshold, events.List()[0].Reason)
 				s := b.Snapshot()
 				require.EqualValues(w, tc.run, s.Totals.Failures)
 				require.EqualValues(w, tc.run-5, s.Totals.Late)
 				require.Zero(w, s.InFlight)
-				require.Equal(w, 60*time.Second, s.Until.Sub(w.start), "the late ones change nothing")
+				require.Equal(w, 60*time.Second, s.Until.Sub(w.Start), "the late ones change nothing")
+				w.At(60 * time.Second)
+				require.Equal(w, breaker.HalfOpen, b.State())
+				require.Zero(w, b.Snapshot().Probes)
 			})
 		})
 	}
@@ -405,19 +410,21 @@ func TestE3D_SteadyLoad(t *testing.T) {
 		admitted     int64
 	}{{30 * time.Second, 30_040 * time.Millisecond, 3005}, {time.Second, 1_040 * time.Millisecond, 105}} {
 		t.Run(tc.limit.String(), func(t *testing.T) {
-			rfgBubble(t, func(w *rfgWorld) {
-				events := newRecorder()
-				b := w.chat(breaker.WithTimeout(tc.limit), breaker.WithHooks(events.hooks()))
-				c := &rfgCrowd{rfgWorld: w}
+			breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+				events := breakertest.NewRecorder()
+				b := chat(w, breaker.WithTimeout(tc.limit), breaker.WithHooks(events.Hooks()))
+				c := &crowd{World: w}
 				for i := range int(tc.opens/(10*time.Millisecond)) + 50 {
-					w.at(time.Duration(i) * 10 * time.Millisecond)
+					w.At(time.Duration(i) * 10 * time.Millisecond)
 					c.call(1, b, c.hang)
 				}
 				c.all.Wait()
-				require.Equal(w, tc.opens, events.list()[0].At.Sub(w.start))
+				require.Len(w, events.List(), 1)
+				require.Equal(w, tc.opens, events.List()[0].At.Sub(w.Start))
 				// The caller of the instant in which the fifth result arrives may come before it or after it.
 				require.Contains(w, []int64{tc.admitted, tc.admitted - 1}, c.upstream.Load())
 				require.Equal(w, uint64(c.upstream.Load()-5), b.Snapshot().Totals.Late)
+				require.Zero(w, b.Snapshot().InFlight)
 			})
 		})
 	}
@@ -425,9 +432,9 @@ func TestE3D_SteadyLoad(t *testing.T) {
 
 // E: a retry hides a single bad moment, and leaves no mark on the circuit.
 func TestE3E_TransientBlip(t *testing.T) {
-	rfgBubble(t, func(w *rfgWorld) {
-		b := w.chat(breaker.WithRetry(breaker.MaxRetries(2), breaker.Constant(500*time.Millisecond), breaker.NoJitter()))
-		c := &rfgCrowd{rfgWorld: w}
+	breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+		b := chat(w, breaker.WithRetry(breaker.MaxRetries(2), breaker.Constant(500*time.Millisecond), breaker.NoJitter()))
+		c := &crowd{World: w}
 		var counts []uint64
 		r := b.Try(w.Context(), func(ctx context.Context) (string, error) {
 			counts = append(counts, b.Snapshot().ConsecutiveFailures)
@@ -437,35 +444,43 @@ func TestE3E_TransientBlip(t *testing.T) {
 			return c.well(ctx)
 		})
 		require.Equal(w, breaker.Result[string]{Value: "answer", Attempts: 2, Rescue: breaker.RescueRetry}, r)
-		require.Equal(w, 30500*time.Millisecond, w.elapsed())
+		require.Equal(w, 30500*time.Millisecond, w.Elapsed())
 		require.Equal(w, []uint64{0, 1}, counts)
 		require.Zero(w, b.Snapshot().ConsecutiveFailures)
 		require.Equal(w, breaker.Closed, b.State())
 	})
 }
 
+// oneKey puts every call under one key.
+func oneKey(context.Context) string { return "k" }
+
+// rescuedBy is a result by a fallback after so many attempts.
+func rescuedBy(kind breaker.Rescue, v, attempts int) breaker.Result[int] {
+	return breaker.Result[int]{Value: v, Attempts: attempts, Rescue: kind}
+}
+
 // Use case 1: exchange rates, with the last good answer for ten minutes.
 func TestE4_RatesFromTheCache(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
-		b := w.breaker(breaker.WithFailureWindow(60*time.Second), breaker.WithOpenTimeout(15*time.Second),
+	breakertest.BothWaiting(t, func(w *breakertest.World) {
+		b := w.Breaker(breaker.WithFailureWindow(60*time.Second), breaker.WithOpenTimeout(15*time.Second),
 			breaker.WithHalfOpenProbes(1), breaker.WithSuccessThreshold(1),
 			breaker.WithLastGood[int](600*time.Second, func(context.Context) string { return "api.exchangerate.host" }))
-		upstream := w.fn(nil, err503)
-		require.Equal(w, breaker.Result[int]{Value: 1, Attempts: 1}, b.Try(w.Context(), upstream.call))
+		upstream := w.Func(nil, err503)
+		require.Equal(w, breaker.Result[int]{Value: 1, Attempts: 1}, b.Try(w.Context(), upstream.Call))
 		for i := 1; i <= 5; i++ {
-			w.at(time.Duration(i) * time.Second)
-			require.Equal(w, rfgBy(breaker.RescueCache, 1, 1), b.Try(w.Context(), upstream.call))
+			w.At(time.Duration(i) * time.Second)
+			require.Equal(w, rescuedBy(breaker.RescueCache, 1, 1), b.Try(w.Context(), upstream.Call))
 		}
 		require.Equal(w, breaker.Open, b.State())
-		require.Equal(w, 20*time.Second, b.Snapshot().Until.Sub(w.start))
-		w.at(6 * time.Second)
-		require.Equal(w, rfgBy(breaker.RescueCache, 1, 0), b.Try(w.Context(), upstream.call))
-		require.Len(w, upstream.at, 6, "the upstream was not asked")
+		require.Equal(w, 20*time.Second, b.Snapshot().Until.Sub(w.Start))
+		w.At(6 * time.Second)
+		require.Equal(w, rescuedBy(breaker.RescueCache, 1, 0), b.Try(w.Context(), upstream.Call))
+		require.Len(w, upstream.At, 6, "the upstream was not asked")
 
-		w.at(600 * time.Second) // it fails on: the probe, and then the circuit is open again
-		require.Equal(w, breaker.Result[int]{Value: 7, Err: err503, Attempts: 1}, b.Try(w.Context(), upstream.call), "the TTL is over")
+		w.At(600 * time.Second) // it fails on: the probe, and then the circuit is open again
+		require.Equal(w, breaker.Result[int]{Value: 7, Err: err503, Attempts: 1}, b.Try(w.Context(), upstream.Call), "the TTL is over")
 		require.Equal(w, breaker.Open, b.State())
-		r := b.Try(w.Context(), upstream.call)
+		r := b.Try(w.Context(), upstream.Call)
 		require.ErrorIs(w, r.Err, breaker.ErrOpen)
 		require.Zero(w, r.Attempts)
 		require.Empty(w, r.Rescue)
@@ -474,26 +489,26 @@ func TestE4_RatesFromTheCache(t *testing.T) {
 
 // Use case 2: two banks, each with a circuit of its own.
 func TestE4_BackupBank(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
+	breakertest.BothWaiting(t, func(w *breakertest.World) {
 		preset := []breaker.Option{breaker.WithFailureWindow(60 * time.Second), breaker.WithOpenTimeout(15 * time.Second),
 			breaker.WithHalfOpenProbes(1), breaker.WithSuccessThreshold(1)}
-		backup := breaker.Must(breaker.New[int]("backup-bank.com", w.options(preset...)...))
-		there := w.fn(nil)
-		primary := breaker.Must(breaker.New[int]("primary-bank.com", w.options(append(preset,
+		backup := breaker.Must(breaker.New[int]("backup-bank.com", w.Options(preset...)...))
+		there := w.Func(nil)
+		primary := breaker.Must(breaker.New[int]("primary-bank.com", w.Options(append(preset,
 			breaker.WithRetry(breaker.MaxRetries(2), breaker.NoJitter()),
-			breaker.WithFailover("backup-bank.com", backup.Wrap(there.call)))...)...))
-		here := w.fn(err503)
+			breaker.WithFailover("backup-bank.com", backup.Wrap(there.Call)))...)...))
+		here := w.Func(err503)
 		for i := range 2 {
-			require.Equal(w, rfgBy(breaker.RescueFailover, i+1, 3-i), primary.Try(w.Context(), here.call)) // three attempts; then two open it
+			require.Equal(w, rescuedBy(breaker.RescueFailover, i+1, 3-i), primary.Try(w.Context(), here.Call)) // three attempts; then two open it
 		}
 		require.Equal(w, breaker.Open, primary.State())
-		require.Len(w, here.at, 5)
+		require.Len(w, here.At, 5)
 
-		before := w.elapsed()
-		require.Equal(w, rfgBy(breaker.RescueFailover, 3, 0), primary.Try(w.Context(), here.call))
-		require.Equal(w, before, w.elapsed())
-		require.Len(w, here.at, 5, "the primary is not asked")
-		require.Len(w, there.at, 3)
+		before := w.Elapsed()
+		require.Equal(w, rescuedBy(breaker.RescueFailover, 3, 0), primary.Try(w.Context(), here.Call))
+		require.Equal(w, before, w.Elapsed())
+		require.Len(w, here.At, 5, "the primary is not asked")
+		require.Len(w, there.At, 3)
 		require.Equal(w, breaker.Closed, backup.State())
 		require.EqualValues(w, 3, backup.Snapshot().Totals.Successes)
 		require.EqualValues(w, 5, primary.Snapshot().Totals.Failures)
