@@ -668,24 +668,22 @@ func TestProbeThatNeverReturnsDoesNotBlockRecovery(t *testing.T) {
 
 // E2.
 func TestOneFailedProbeOfSeveralReopens(t *testing.T) {
-	t.Run("one probe of three fails", func(t *testing.T) {
-		everywhere(t, func(w *world) {
-			r := w.circuit(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(3))
-			r.trip()
-			w.at(34 * time.Second)
-			a, b, c := r.gate(), r.gate(), r.gate()
-			a.finish(nil)
-			b.finish(errBoom)
-			r.state(breaker.Open)
-			c.finish(nil)
-			w.at(64*time.Second - 1)
-			r.rejected()
-			w.at(64 * time.Second)
-			r.ok(2)
-			r.state(breaker.HalfOpen)
-			r.ok(1)
-			r.state(breaker.Closed)
-		})
+	everywhere(t, func(w *world) {
+		r := w.circuit(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(3))
+		r.trip()
+		w.at(34 * time.Second)
+		a, b, c := r.gate(), r.gate(), r.gate()
+		a.finish(nil)
+		b.finish(errBoom)
+		r.state(breaker.Open)
+		c.finish(nil)
+		w.at(64*time.Second - 1)
+		r.rejected()
+		w.at(64 * time.Second)
+		r.ok(2)
+		r.state(breaker.HalfOpen)
+		r.ok(1)
+		r.state(breaker.Closed)
 	})
 }
 
