@@ -185,7 +185,7 @@ func TestOneClockUsedEverywhere(t *testing.T) {
 			"Second": true, "Minute": true, "Hour": true, "ParseDuration": true}
 		allowed := map[string]bool{ // of the default clock
 			"errors.go Now": true, "errors.go Until": true, // how long an error asks to wait
-			"admit.go Since":   true,                                   // whether a rejection still holds
+			"admit.go Since":     true,                                   // whether a rejection still holds
 			"syncer.go NewTimer": true, "store_client.go NewTimer": true, // connections to a store are paced by real time
 		}
 		for name, calls := range timeCalls(t, func(name string) bool { return !strings.HasSuffix(name, "_test.go") }) {

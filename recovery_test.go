@@ -674,24 +674,22 @@ func TestProbeThatNeverReturnsDoesNotBlockRecovery(t *testing.T) {
 
 // E2.
 func TestOneFailedProbeOfSeveralReopens(t *testing.T) {
-	t.Run("one probe of three fails", func(t *testing.T) {
-		breakertest.Everywhere(t, func(w *breakertest.World) {
-			r := w.Circuit(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(3))
-			r.Trip()
-			w.At(34 * time.Second)
-			a, b, c := r.Gate(), r.Gate(), r.Gate()
-			a.Finish(nil)
-			b.Finish(breakertest.ErrBoom)
-			r.Is(breaker.Open)
-			c.Finish(nil)
-			w.At(64*time.Second - 1)
-			r.Rejected()
-			w.At(64 * time.Second)
-			r.Succeeds(2)
-			r.Is(breaker.HalfOpen)
-			r.Succeeds(1)
-			r.Is(breaker.Closed)
-		})
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(3))
+		r.Trip()
+		w.At(34 * time.Second)
+		a, b, c := r.Gate(), r.Gate(), r.Gate()
+		a.Finish(nil)
+		b.Finish(breakertest.ErrBoom)
+		r.Is(breaker.Open)
+		c.Finish(nil)
+		w.At(64*time.Second - 1)
+		r.Rejected()
+		w.At(64 * time.Second)
+		r.Succeeds(2)
+		r.Is(breaker.HalfOpen)
+		r.Succeeds(1)
+		r.Is(breaker.Closed)
 	})
 }
 
