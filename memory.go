@@ -190,3 +190,19 @@ func (m *memory) recentRun(s *settings, now int64, run uint32) int {
 	}
 	return int(run)
 }
+
+// facts is what a rule looks at, from the circuit's own counts. Only what the rule's kind needs is filled in. m may be
+// nil where the run of failures is all that the rules need.
+func (m *memory) facts(r *tripRule, now int64, run uint32) (f tripFacts) {
+	switch r.kind {
+	case tripConsecutive, tripCount:
+		f.run = uint64(run)
+		if r.recent >= 0 {
+			f.recent = uint64(m.recent[r.recent].within(now, int64(r.within)))
+			f.run = f.recent // such a rule's times are cleared by a success: see endRun
+		}
+	case tripRate, tripSlow:
+		f.sums = m.windows[r.window].sums(now)
+	}
+	return f
+}

@@ -166,29 +166,36 @@ func (p *tripPolicy) windowFor(t TripCondition) int {
 // isSlow reports whether a call that took so long is slow by the smallest limit.
 func (p *tripPolicy) isSlow(took time.Duration) bool { return p.slow > 0 && took >= p.slow }
 
-// holds reports whether any rule but the user's own is met.
-func (p *tripPolicy) holds(m *memory, now int64, run uint32) bool {
-	for i := range p.rules {
-		if p.rules[i].met(m, now, run) {
-			return true
-		}
+// tripFacts is what has happened, as far as one rule looks at it. A circuit fills it from its own memory, or from the
+// ledger that it shares with others.
+type tripFacts struct {
+	run    uint64 // consecutive failures; those within the rule's time, if it has one
+	recent uint64 // failures within the rule's time
+	sums          // of the rule's window
+}
+
+// met reports whether the facts are a reason to open. TripWhen is not decided here: its function may run only outside
+// the lock.
+func (r *tripRule) met(f tripFacts) bool {
+	switch r.kind {
+	case tripConsecutive:
+		return f.run >= uint64(r.failures)
+	case tripCount:
+		return f.recent >= uint64(r.failures)
+	case tripRate:
+		return f.calls() >= uint64(r.minCalls) && f.failed*ppm >= r.ppm*f.calls()
+	case tripSlow:
+		return f.calls() >= uint64(r.minCalls) && f.slow*ppm >= r.ppm*f.calls()
 	}
 	return false
 }
 
-func (r *tripRule) met(m *memory, now int64, run uint32) bool {
-	switch r.kind {
-	case tripConsecutive, tripCount:
-		if r.recent >= 0 {
-			return m.recent[r.recent].within(now, int64(r.within)) >= r.failures
+// holds reports whether any rule but TripWhen is met by the circuit's own counts.
+func (p *tripPolicy) holds(m *memory, now int64, run uint32) bool {
+	for i := range p.rules {
+		if r := &p.rules[i]; r.met(m.facts(r, now, run)) {
+			return true
 		}
-		return uint64(run) >= uint64(r.failures)
-	case tripRate:
-		s := m.windows[r.window].sums(now)
-		return s.calls() >= uint64(r.minCalls) && s.failed*ppm >= r.ppm*s.calls()
-	case tripSlow:
-		s := m.windows[r.window].sums(now)
-		return s.calls() >= uint64(r.minCalls) && s.slow*ppm >= r.ppm*s.calls()
 	}
 	return false
 }
