@@ -32,7 +32,7 @@ func (c *Circuit) transferAsOfLocked(s *settings, now int64, own uint64) {
 	now = max(c.m.now, now)
 	n := c.inCellsLocked() - c.memory.transferred
 	own = min(own, n)
-	c.memory.addSuccesses(c.memory.transferTime(s, now), n-own)
+	c.memory.addSuccesses(c.memory.transferTime(s.trips, now), n-own)
 	c.memory.addSuccesses(now, own)
 }
 
@@ -54,7 +54,7 @@ func (c *Circuit) runsLocked(s *settings, n *Counts) {
 	case c.m.state == HalfOpen:
 		n.ConsecutiveSuccesses = uint64(c.m.progress)
 	case c.run > 0 && c.runMark == ok:
-		n.ConsecutiveFailures = uint64(c.memory.recentRun(s, c.m.now, c.run))
+		n.ConsecutiveFailures = uint64(c.memory.recentRun(s.trips, c.m.now, c.run))
 	default:
 		n.ConsecutiveSuccesses = ok - c.runMark
 	}

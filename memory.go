@@ -94,11 +94,11 @@ const (
 // transferTime is the time under which the successes that no window has seen yet are filed. Once the stream of them has
 // slackened, it is not known how long after the last reading of the clock they came. They are then taken to be as old as
 // they can be, so that successes from before a pause never water down failures after it; and the sampling ends.
-func (m *memory) transferTime(s *settings, now int64) int64 {
+func (m *memory) transferTime(p *tripPolicy, now int64) int64 {
 	seen := max(m.clockReadAt, m.transferredAt)
 	m.transferredAt = now
-	m.transferAt = now + s.trips.grain
-	if m.sampling && now-seen > grainSlack*s.trips.grain {
+	m.transferAt = now + p.grain
+	if m.sampling && now-seen > grainSlack*p.grain {
 		m.sampling = false
 		m.burst = 0
 		return seen
@@ -116,22 +116,22 @@ func (m *memory) noteClock(now int64) bool {
 }
 
 // adapt starts the sampling when successes come so fast that a sample of them is as good as all.
-func (m *memory) adapt(s *settings, now int64, o Outcome) {
-	if !s.sampled || m.sampling || o != Success {
+func (m *memory) adapt(p *tripPolicy, now int64, o Outcome) {
+	if m.sampling || o != Success {
 		return
 	}
-	if now-m.burstAt > grainSlack*s.trips.grain {
+	if now-m.burstAt > grainSlack*p.grain {
 		m.burstAt, m.burst = now, 0
 	}
 	m.burst++
-	if m.burst >= burstToSample && m.holdsMany(s, now) {
-		m.sampling, m.transferredAt, m.clockReadAt, m.transferAt = true, now, now, now+s.trips.grain
+	if m.burst >= burstToSample && m.holdsMany(p, now) {
+		m.sampling, m.transferredAt, m.clockReadAt, m.transferAt = true, now, now, now+p.grain
 	}
 }
 
-func (m *memory) holdsMany(s *settings, now int64) bool {
+func (m *memory) holdsMany(p *tripPolicy, now int64) bool {
 	for i, w := range m.windows {
-		if s.trips.windows[i].last > 0 && w.sums(now).ok < volumeToSample {
+		if p.windows[i].last > 0 && w.sums(now).ok < volumeToSample {
 			return false
 		}
 	}
@@ -140,11 +140,11 @@ func (m *memory) holdsMany(s *settings, now int64) bool {
 
 // watches reports whether successes must come one by one, under the lock: to be filed at their time, or because one of
 // them might trip.
-func (m *memory) needsEverySuccess(s *settings, now int64) bool {
+func (m *memory) needsEverySuccess(p *tripPolicy, now int64) bool {
 	if m == nil {
 		return false
 	}
-	return m.recheck || s.trips.grain > 0 && !m.sampling || s.trips.successMayTrip(m, now)
+	return m.recheck || p.grain > 0 && !m.sampling || p.successMayTrip(m, now)
 }
 
 // add adds one outcome.
@@ -180,9 +180,9 @@ func (m *memory) restartRun(p *tripPolicy, now int64) {
 }
 
 // youngRun is how many failures of a run count: those inside the failure window where there is one.
-func (m *memory) recentRun(s *settings, now int64, run uint32) int {
+func (m *memory) recentRun(p *tripPolicy, now int64, run uint32) int {
 	if m != nil {
-		for i, spec := range s.trips.recents {
+		for i, spec := range p.recents {
 			if spec.run {
 				return m.recent[i].within(now, int64(spec.within))
 			}

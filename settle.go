@@ -171,7 +171,9 @@ func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, 
 	}
 	if c.memory != nil {
 		c.memory.add(s.trips, now, e.outcome, took)
-		c.memory.adapt(s, now, e.outcome)
+		if s.sampled {
+			c.memory.adapt(s.trips, now, e.outcome)
+		}
 	}
 	e.trip = e.outcome != Ignored && s.trips.holds(c.memory, now, c.run)
 	if c.memory != nil && e.outcome != Ignored {

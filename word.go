@@ -41,7 +41,7 @@ func (c *Circuit) publishLocked(s *settings) {
 	if c.memory != nil && c.memory.sampling {
 		w = w&^(15<<wordPeriodShift) | sampleShift<<wordPeriodShift
 	}
-	if s.trips.user || c.memory.needsEverySuccess(s, c.m.now) || s.sharing != nil && c.asksForSuccessesLocked() {
+	if s.trips.user || c.memory.needsEverySuccess(s.trips, c.m.now) || s.sharing != nil && c.asksForSuccessesLocked() {
 		w |= wordLockSuccess
 	}
 	old := c.word.Load()
