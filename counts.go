@@ -62,8 +62,8 @@ func (c *Circuit) runsLocked(s *settings, n *Counts) {
 
 // windowCountsLocked is what the window of a rule holds.
 func (c *Circuit) windowCountsLocked(s *settings, r *tripRule) Counts {
-	w := c.memory.windows[r.window].sums(c.m.now)
-	n := Counts{Successes: w.ok, Failures: w.failed, Ignored: w.ignored, Slow: w.slow}
+	w := c.memory.windows[r.window].Sums(c.m.now)
+	n := Counts{Successes: w.OK, Failures: w.Failed, Ignored: w.Ignored, Slow: w.Slow}
 	c.runsLocked(s, &n)
 	return n
 }
@@ -93,7 +93,7 @@ func (c *Circuit) liveCountsLocked(s *settings) Counts {
 			return c.windowCountsLocked(s, r)
 		}
 		if r.kind == tripCount {
-			n.Failures = uint64(c.memory.recent[r.recent].within(c.m.now, int64(r.within)))
+			n.Failures = uint64(c.memory.recent[r.recent].Within(c.m.now, int64(r.within)))
 			return n
 		}
 	}

@@ -3,12 +3,18 @@ package breaker
 import (
 	"slices"
 	"time"
+
+	"github.com/breakerkit/breaker/internal/window"
 )
+
+// The outcomes' numbers are those of the package window: a conversion is enough. An index out of range here says that
+// they are not.
+var _ = [1]struct{}{}[Success-Outcome(window.Success)|Failure-Outcome(window.Failure)|Ignored-Outcome(window.Ignored)]
 
 // memory is what a circuit remembers for its trip policy besides the run of failures. It is nil where the run is all.
 type memory struct {
-	windows     []window
-	recent      []recent
+	windows     []window.Ring
+	recent      []window.Recent
 	transferred uint64 // of the successes now in the cells, those that are in the windows; it wraps when they are taken out
 
 	// recheck: the policy or the mode has changed, and may hold after the next outcome, whatever it is.
@@ -27,12 +33,12 @@ func (p *tripPolicy) newMemory() *memory {
 	if len(p.windows) == 0 && len(p.recents) == 0 {
 		return nil
 	}
-	m := &memory{recent: make([]recent, len(p.recents))}
+	m := &memory{recent: make([]window.Recent, len(p.recents))}
 	for _, w := range p.windows {
 		if w.calls > 0 {
-			m.windows = append(m.windows, newCallWindow(w.calls))
+			m.windows = append(m.windows, window.NewCalls(w.calls))
 		} else {
-			m.windows = append(m.windows, newTimeWindow(w.last))
+			m.windows = append(m.windows, window.NewTime(w.last))
 		}
 	}
 	return m
@@ -52,7 +58,7 @@ func (m *memory) carry(p, q *tripPolicy) *memory {
 	for i, spec := range q.recents {
 		for at, was := range p.recents {
 			if was.run == spec.run && was.within == spec.within {
-				n.recent[i] = m.recent[at].last(spec.n)
+				n.recent[i] = m.recent[at].Last(spec.n)
 			}
 		}
 	}
@@ -62,10 +68,10 @@ func (m *memory) carry(p, q *tripPolicy) *memory {
 // clear forgets everything.
 func (m *memory) clear() {
 	for _, w := range m.windows {
-		w.clear()
+		w.Clear()
 	}
 	for i := range m.recent {
-		m.recent[i].clear()
+		m.recent[i].Clear()
 	}
 	*m = memory{windows: m.windows, recent: m.recent}
 }
@@ -76,7 +82,7 @@ func (m *memory) addSuccesses(at int64, n uint64) {
 		return
 	}
 	for _, w := range m.windows {
-		w.addSuccesses(at, n)
+		w.AddSuccesses(at, n)
 	}
 	m.transferred += n
 }
@@ -131,7 +137,7 @@ func (m *memory) adapt(p *tripPolicy, now int64, o Outcome) {
 
 func (m *memory) holdsMany(p *tripPolicy, now int64) bool {
 	for i, w := range m.windows {
-		if p.windows[i].last > 0 && w.sums(now).ok < volumeToSample {
+		if p.windows[i].last > 0 && w.Sums(now).OK < volumeToSample {
 			return false
 		}
 	}
@@ -151,11 +157,11 @@ func (m *memory) needsEverySuccess(p *tripPolicy, now int64) bool {
 func (m *memory) add(p *tripPolicy, now int64, o Outcome, took time.Duration) {
 	for i, w := range m.windows {
 		slow := p.windows[i].slow
-		w.add(now, o, slow > 0 && took >= slow)
+		w.Add(now, window.Outcome(o), slow > 0 && took >= slow)
 	}
 	if o == Failure {
 		for i, spec := range p.recents {
-			m.recent[i].add(now, spec.n)
+			m.recent[i].Add(now, spec.n)
 		}
 	}
 }
@@ -164,7 +170,7 @@ func (m *memory) add(p *tripPolicy, now int64, o Outcome, took time.Duration) {
 func (m *memory) endRun(p *tripPolicy) {
 	for i, spec := range p.recents {
 		if spec.run {
-			m.recent[i].clear()
+			m.recent[i].Clear()
 		}
 	}
 }
@@ -174,7 +180,7 @@ func (m *memory) restartRun(p *tripPolicy, now int64) {
 	m.endRun(p)
 	for i, spec := range p.recents {
 		if spec.run {
-			m.recent[i].add(now, spec.n)
+			m.recent[i].Add(now, spec.n)
 		}
 	}
 }
@@ -184,7 +190,7 @@ func (m *memory) recentRun(p *tripPolicy, now int64, run uint32) int {
 	if m != nil {
 		for i, spec := range p.recents {
 			if spec.run {
-				return m.recent[i].within(now, int64(spec.within))
+				return m.recent[i].Within(now, int64(spec.within))
 			}
 		}
 	}
@@ -198,11 +204,11 @@ func (m *memory) facts(r *tripRule, now int64, run uint32) (f tripFacts) {
 	case tripConsecutive, tripCount:
 		f.run = uint64(run)
 		if r.recent >= 0 {
-			f.recent = uint64(m.recent[r.recent].within(now, int64(r.within)))
+			f.recent = uint64(m.recent[r.recent].Within(now, int64(r.within)))
 			f.run = f.recent // such a rule's times are cleared by a success: see endRun
 		}
 	case tripRate, tripSlow:
-		f.sums = m.windows[r.window].sums(now)
+		f.Sums = m.windows[r.window].Sums(now)
 	}
 	return f
 }

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/breakerkit/breaker/internal/window"
 )
 
 // A RetryOption configures retries: for [WithRetry] or [NewRetryPolicy]. Retry options do not depend on their order; of one
@@ -351,22 +353,22 @@ type Budget struct {
 	used   bool
 	base   time.Time // of the first reading
 	last   int64
-	window *timeWindow // calls as successes, retries as failures
+	window *window.Time // calls as successes, retries as failures
 }
 
-// NewBudget makes a budget: within any window, retries <= ratio*calls + reserve. ratio is 0 or more, reserve not
-// negative, window above 0. Finagle's default is a ratio of 0.2 and 10 retries a second in reserve.
-func NewBudget(ratio float64, reserve int, window time.Duration) (*Budget, error) {
+// NewBudget makes a budget: in any period of the given length, retries <= ratio*calls + reserve. ratio is 0 or more,
+// reserve not negative, length above 0. Finagle's default is a ratio of 0.2 and 10 retries a second in reserve.
+func NewBudget(ratio float64, reserve int, length time.Duration) (*Budget, error) {
 	var f faults
 	if !(ratio >= 0) || math.IsInf(ratio, 1) {
 		f.add("Budget.Ratio", "must be 0 or more and finite, got %v", ratio)
 	}
 	f.between("Budget.Reserve", reserve, 0, maxCount)
-	f.positive("Budget.Window", window)
+	f.positive("Budget.Window", length)
 	if err := f.err(); err != nil {
 		return nil, err
 	}
-	return &Budget{ratio: ratio, reserve: uint64(reserve), length: window, window: newTimeWindow(window)}, nil
+	return &Budget{ratio: ratio, reserve: uint64(reserve), length: length, window: window.NewTime(length)}, nil
 }
 
 // call counts one call.
@@ -374,7 +376,7 @@ func (b *Budget) call(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.window != nil {
-		b.window.add(b.sinceLocked(now), Success, false)
+		b.window.Add(b.sinceLocked(now), window.Success, false)
 	}
 }
 
@@ -386,12 +388,12 @@ func (b *Budget) retry(now time.Time) bool {
 		return false
 	}
 	at := b.sinceLocked(now)
-	s := b.window.sums(at)
-	earned := math.Round(b.ratio*float64(s.ok)*ppm) / ppm // 0.29 of 100 calls is 29, not 28.999999999999996
-	if float64(s.failed)+1 > earned+float64(b.reserve) {
+	s := b.window.Sums(at)
+	earned := math.Round(b.ratio*float64(s.OK)*ppm) / ppm // 0.29 of 100 calls is 29, not 28.999999999999996
+	if float64(s.Failed)+1 > earned+float64(b.reserve) {
 		return false
 	}
-	b.window.add(at, Failure, false)
+	b.window.Add(at, window.Failure, false)
 	return true
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/breakerkit/breaker/internal/window"
 )
 
 // What a circuit tells its store, and what it makes of the answer. See share.go.
@@ -19,7 +21,7 @@ type tally struct {
 
 type tallySlice struct {
 	at int64
-	sums
+	window.Sums
 }
 
 // runShape is what a batch does to a run of failures.
@@ -37,19 +39,19 @@ const (
 )
 
 // slice returns where to count what happens now. Where there are too many, neighbours are merged.
-func (t *tally) slice(now int64) *sums {
+func (t *tally) slice(now int64) *window.Sums {
 	if n := len(t.slices); n > 0 && now-t.slices[n-1].at < tallyGrain {
-		return &t.slices[n-1].sums
+		return &t.slices[n-1].Sums
 	}
 	if len(t.slices) == tallySlices {
 		for i := range tallySlices / 2 {
-			t.slices[2*i].plus(t.slices[2*i+1].sums)
+			t.slices[2*i].Plus(t.slices[2*i+1].Sums)
 			t.slices[i] = t.slices[2*i]
 		}
 		t.slices = t.slices[:tallySlices/2]
 	}
 	t.slices = append(t.slices, tallySlice{at: now})
-	return &t.slices[len(t.slices)-1].sums
+	return &t.slices[len(t.slices)-1].Sums
 }
 
 // fold takes in the successes that were only counted so far. breaks says whether they may have ended a run.
@@ -59,7 +61,7 @@ func (t *tally) fold(successes uint64, now int64, breaks bool) {
 	if n == 0 {
 		return
 	}
-	t.slice(now).ok += n
+	t.slice(now).OK += n
 	t.n += n
 	if t.run.early = t.run.early || !breaks; breaks {
 		t.run.broken = true
@@ -70,7 +72,7 @@ func (t *tally) fold(successes uint64, now int64, breaks bool) {
 
 // add takes in one outcome that is no success. keep is how many times of failures are kept.
 func (t *tally) add(now int64, o Outcome, slow bool, keep int) {
-	t.slice(now).count(o, slow)
+	t.slice(now).Count(window.Outcome(o), slow)
 	t.n++
 	if o != Failure {
 		return
@@ -93,7 +95,7 @@ func (t *tally) batch(now int64, window time.Duration) (b StoreBatch) {
 	for _, s := range t.slices {
 		age := duration(now - s.at)
 		if window == 0 || age < window {
-			b.Slices = append(b.Slices, StoreSlice{Age: age, Successes: s.ok, Failures: s.failed, Ignored: s.ignored, Slow: s.slow})
+			b.Slices = append(b.Slices, StoreSlice{Age: age, Successes: s.OK, Failures: s.Failed, Ignored: s.Ignored, Slow: s.Slow})
 		}
 	}
 	for _, at := range t.times {
@@ -116,7 +118,7 @@ func (c *Circuit) reportLocked(s *settings, e *event, slow bool) {
 	case e.outcome != Success:
 		sh.tally.add(now, e.outcome, slow, s.sharing.shape.Failures)
 	case slow:
-		sh.tally.slice(now).slow++
+		sh.tally.slice(now).Slow++
 	}
 	if e.outcome != Ignored {
 		sh.hint = e.hint // none for a success
@@ -505,7 +507,7 @@ func (l *Ledger) facts(r *tripRule) tripFacts {
 	f := tripFacts{
 		run:    max(n.ConsecutiveFailures, l.Peak),
 		recent: l.Recent,
-		sums:   sums{ok: n.Successes, failed: n.Failures, slow: n.Slow},
+		Sums:   window.Sums{OK: n.Successes, Failed: n.Failures, Slow: n.Slow},
 	}
 	if r.within > 0 {
 		f.run = l.RecentRun

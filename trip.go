@@ -3,6 +3,8 @@ package breaker
 import (
 	"fmt"
 	"time"
+
+	"github.com/breakerkit/breaker/internal/window"
 )
 
 // A TripCondition is one condition under which a closed circuit opens. [WithTrip] takes any number of them; any one is enough.
@@ -122,7 +124,7 @@ type recentSpec struct {
 }
 
 // grainParts is how many times finer than a time window's slices the filing of successes is: a 16th of a slice.
-const grainParts = maxSlices / 2 * 16
+const grainParts = window.MaxSlices / 2 * 16
 
 func compileTrips(trips []TripCondition) *tripPolicy {
 	p := &tripPolicy{}
@@ -169,9 +171,9 @@ func (p *tripPolicy) isSlow(took time.Duration) bool { return p.slow > 0 && took
 // tripFacts is what has happened, as far as one rule looks at it. A circuit fills it from its own memory, or from the
 // ledger that it shares with others.
 type tripFacts struct {
-	run    uint64 // consecutive failures; those within the rule's time, if it has one
-	recent uint64 // failures within the rule's time
-	sums          // of the rule's window
+	run         uint64 // consecutive failures; those within the rule's time, if it has one
+	recent      uint64 // failures within the rule's time
+	window.Sums        // of the rule's window
 }
 
 // met reports whether the facts are a reason to open. TripWhen is not decided here: its function may run only outside
@@ -183,9 +185,9 @@ func (r *tripRule) met(f tripFacts) bool {
 	case tripCount:
 		return f.recent >= uint64(r.failures)
 	case tripRate:
-		return f.calls() >= uint64(r.minCalls) && f.failed*ppm >= r.ppm*f.calls()
+		return f.Calls() >= uint64(r.minCalls) && f.Failed*ppm >= r.ppm*f.Calls()
 	case tripSlow:
-		return f.calls() >= uint64(r.minCalls) && f.slow*ppm >= r.ppm*f.calls()
+		return f.Calls() >= uint64(r.minCalls) && f.Slow*ppm >= r.ppm*f.Calls()
 	}
 	return false
 }
@@ -204,8 +206,8 @@ func (p *tripPolicy) holds(m *memory, now int64, run uint32) bool {
 func (p *tripPolicy) successMayTrip(m *memory, now int64) bool {
 	for i := range p.rules {
 		if r := &p.rules[i]; r.kind == tripRate {
-			s := m.windows[r.window].sums(now)
-			if s.failed > 0 && s.calls() < uint64(r.minCalls) {
+			s := m.windows[r.window].Sums(now)
+			if s.Failed > 0 && s.Calls() < uint64(r.minCalls) {
 				return true
 			}
 		}

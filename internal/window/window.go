@@ -1,4 +1,6 @@
-package breaker
+// Package window keeps what was counted over a stretch of the past: the last n calls, or the last stretch of time. Its
+// types are not safe for concurrent use, and take their time from the caller, in nanoseconds since any base.
+package window
 
 import (
 	"math/bits"
@@ -7,84 +9,98 @@ import (
 	"time"
 )
 
-// window is a trip policy's memory. It is not safe for concurrent use.
-type window interface {
-	add(now int64, o Outcome, slow bool)
-	addSuccesses(at int64, n uint64)
-	sums(now int64) sums // what the window holds at now; what has left it is dropped
-	clear()
+// Outcome is what one call counts as. The breaker's own Outcome has the same values.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Success Outcome = iota
+	Failure
+	Ignored
+)
+
+// Ring is a window that moves on with the calls or with the time.
+type Ring interface {
+	Add(now int64, o Outcome, slow bool)
+	AddSuccesses(at int64, n uint64)
+	Sums(now int64) Sums // what the window holds at now; calls that have left it are dropped
+	Clear()
 }
 
-// sums is what a window adds up.
-type sums struct{ ok, failed, ignored, slow uint64 }
+// Sums is what a window adds up. Slow calls are also among the others.
+type Sums struct{ OK, Failed, Ignored, Slow uint64 }
 
-func (s *sums) count(o Outcome, slow bool) {
+// Count adds one call. An Ignored call is never slow.
+func (s *Sums) Count(o Outcome, slow bool) {
 	switch o {
 	case Success:
-		s.ok++
+		s.OK++
 	case Failure:
-		s.failed++
+		s.Failed++
 	case Ignored:
-		s.ignored++
+		s.Ignored++
 		return
 	}
 	if slow {
-		s.slow++
+		s.Slow++
 	}
 }
 
-func (s *sums) plus(t sums) {
-	s.ok += t.ok
-	s.failed += t.failed
-	s.ignored += t.ignored
-	s.slow += t.slow
+// Plus adds t.
+func (s *Sums) Plus(t Sums) {
+	s.OK += t.OK
+	s.Failed += t.Failed
+	s.Ignored += t.Ignored
+	s.Slow += t.Slow
 }
 
-func (s *sums) minus(t sums) {
-	s.ok -= t.ok
-	s.failed -= t.failed
-	s.ignored -= t.ignored
-	s.slow -= t.slow
+// Minus takes t out.
+func (s *Sums) Minus(t Sums) {
+	s.OK -= t.OK
+	s.Failed -= t.Failed
+	s.Ignored -= t.Ignored
+	s.Slow -= t.Slow
 }
 
-func (s sums) calls() uint64 { return s.ok + s.failed }
+// Calls is how many calls a rate is taken of.
+func (s Sums) Calls() uint64 { return s.OK + s.Failed }
 
 // callWindow is LastCalls: a ring of bits. Successes arrive in bulk, since a success writes nothing on its own.
-type callWindow struct {
+type Calls struct {
 	failed, slow bitset // made at the first failure or slow call
 	size         uint64
 	next         uint64 // where the next call goes
 	filled       uint64
-	total        sums // ok is not kept: it is what the others leave of filled
+	total        Sums // ok is not kept: it is what the others leave of filled
 }
 
-func newCallWindow(n int) *callWindow { return &callWindow{size: uint64(n)} }
+func NewCalls(n int) *Calls { return &Calls{size: uint64(n)} }
 
-func (w *callWindow) add(_ int64, o Outcome, slow bool) {
+func (w *Calls) Add(_ int64, o Outcome, slow bool) {
 	if o == Ignored {
-		w.total.ignored++
+		w.total.Ignored++
 		return
 	}
 	if o == Success && !slow {
-		w.addSuccesses(0, 1)
+		w.AddSuccesses(0, 1)
 		return
 	}
 	if w.failed == nil {
 		w.failed, w.slow = newBitset(w.size), newBitset(w.size)
 	}
 	at := w.next
-	w.addSuccesses(0, 1)
+	w.AddSuccesses(0, 1)
 	if o == Failure {
 		w.failed.set(at)
-		w.total.failed++
+		w.total.Failed++
 	}
 	if slow {
 		w.slow.set(at)
-		w.total.slow++
+		w.total.Slow++
 	}
 }
 
-func (w *callWindow) addSuccesses(_ int64, n uint64) {
+func (w *Calls) AddSuccesses(_ int64, n uint64) {
 	n = min(n, w.size)
 	w.filled = min(w.size, w.filled+n)
 	end := w.next + n
@@ -96,24 +112,24 @@ func (w *callWindow) addSuccesses(_ int64, n uint64) {
 }
 
 // forget takes the calls in [from, to) out of the sums.
-func (w *callWindow) forget(from, to uint64) {
-	if w.total.failed > 0 {
-		w.total.failed -= w.failed.clear(from, to)
+func (w *Calls) forget(from, to uint64) {
+	if w.total.Failed > 0 {
+		w.total.Failed -= w.failed.clear(from, to)
 	}
-	if w.total.slow > 0 {
-		w.total.slow -= w.slow.clear(from, to)
+	if w.total.Slow > 0 {
+		w.total.Slow -= w.slow.clear(from, to)
 	}
 }
 
-func (w *callWindow) sums(int64) sums {
+func (w *Calls) Sums(int64) Sums {
 	s := w.total
-	s.ok = w.filled - s.failed
+	s.OK = w.filled - s.Failed
 	return s
 }
 
-func (w *callWindow) clear() {
+func (w *Calls) Clear() {
 	w.forget(0, w.size)
-	w.next, w.filled, w.total = 0, 0, sums{}
+	w.next, w.filled, w.total = 0, 0, Sums{}
 }
 
 type bitset []uint64
@@ -140,58 +156,58 @@ func (b bitset) clear(from, to uint64) (n uint64) {
 // timeWindow is Last: a queue of slices of time. Every instant gets a slice of its own while there is room; when there
 // is none, neighbours are merged. A merge leaves at most half of the room taken, so that its cost, shared by the calls
 // that filled the other half, does not depend on the window's length or on the rate of calls.
-type timeWindow struct {
+type Time struct {
 	length int64
 	slices []timeSlice // oldest first, from head
 	head   int
-	total  sums
+	total  Sums
 }
 
 type timeSlice struct {
 	start int64
-	sums
+	Sums
 }
 
 const (
-	maxSlices   = 128
-	spareSlices = maxSlices // room for those that have left, so that they need not be taken out one by one
+	MaxSlices   = 128
+	spareSlices = MaxSlices // room for those that have left, so that they need not be taken out one by one
 )
 
-func newTimeWindow(d time.Duration) *timeWindow { return &timeWindow{length: int64(d)} }
+func NewTime(d time.Duration) *Time { return &Time{length: int64(d)} }
 
-func (w *timeWindow) add(now int64, o Outcome, slow bool) {
-	w.at(now).count(o, slow)
-	w.total.count(o, slow)
+func (w *Time) Add(now int64, o Outcome, slow bool) {
+	w.at(now).Count(o, slow)
+	w.total.Count(o, slow)
 }
 
-func (w *timeWindow) addSuccesses(at int64, n uint64) {
-	w.at(at).ok += n
-	w.total.ok += n
+func (w *Time) AddSuccesses(at int64, n uint64) {
+	w.at(at).OK += n
+	w.total.OK += n
 }
 
-func (w *timeWindow) sums(now int64) sums {
+func (w *Time) Sums(now int64) Sums {
 	w.expire(now)
 	return w.total
 }
 
-func (w *timeWindow) clear() { w.slices, w.head, w.total = w.slices[:0], 0, sums{} }
+func (w *Time) Clear() { w.slices, w.head, w.total = w.slices[:0], 0, Sums{} }
 
 // at returns the slice for an instant, which is not before those already there.
-func (w *timeWindow) at(now int64) *sums {
+func (w *Time) at(now int64) *Sums {
 	w.expire(now)
 	if n := len(w.slices); n > w.head && w.slices[n-1].start >= now {
-		return &w.slices[n-1].sums
+		return &w.slices[n-1].Sums
 	}
-	if len(w.slices)-w.head == maxSlices || len(w.slices) == maxSlices+spareSlices {
+	if len(w.slices)-w.head == MaxSlices || len(w.slices) == MaxSlices+spareSlices {
 		w.compact()
 	}
 	w.slices = append(w.slices, timeSlice{start: now})
-	return &w.slices[len(w.slices)-1].sums
+	return &w.slices[len(w.slices)-1].Sums
 }
 
-func (w *timeWindow) expire(now int64) {
+func (w *Time) expire(now int64) {
 	for w.head < len(w.slices) && w.slices[w.head].start <= now-w.length {
-		w.total.minus(w.slices[w.head].sums)
+		w.total.Minus(w.slices[w.head].Sums)
 		w.head++
 	}
 	if w.head == len(w.slices) {
@@ -201,16 +217,16 @@ func (w *timeWindow) expire(now int64) {
 
 // compact moves what is left to the front. When it is as much as there may be, it merges slices whose starts lie within
 // a 64th of the window.
-func (w *timeWindow) compact() {
+func (w *Time) compact() {
 	w.slices = slices.Delete(w.slices, 0, w.head)
 	w.head = 0
-	if len(w.slices) < maxSlices {
+	if len(w.slices) < MaxSlices {
 		return
 	}
 	last := 0
 	for _, s := range w.slices[1:] {
-		if s.start-w.slices[last].start < w.length/(maxSlices/2) {
-			w.slices[last].plus(s.sums)
+		if s.start-w.slices[last].start < w.length/(MaxSlices/2) {
+			w.slices[last].Plus(s.Sums)
 			continue
 		}
 		last++
@@ -220,12 +236,12 @@ func (w *timeWindow) compact() {
 }
 
 // recent keeps the times of the last n failures, to tell exactly whether n of them lie within a window.
-type recent struct {
+type Recent struct {
 	times []int64 // a ring once it holds n
 	next  int
 }
 
-func (r *recent) add(now int64, n int) {
+func (r *Recent) Add(now int64, n int) {
 	if len(r.times) < n {
 		r.times = append(r.times, now)
 		return
@@ -235,15 +251,15 @@ func (r *recent) add(now int64, n int) {
 }
 
 // last is the last n of the times.
-func (r *recent) last(n int) recent {
+func (r *Recent) Last(n int) Recent {
 	times := slices.Concat(r.times[r.next:], r.times[:r.next])
-	return recent{times: times[max(0, len(times)-n):]}
+	return Recent{times: times[max(0, len(times)-n):]}
 }
 
-func (r *recent) clear() { r.times, r.next = r.times[:0], 0 }
+func (r *Recent) Clear() { r.times, r.next = r.times[:0], 0 }
 
 // within counts the failures younger than d.
-func (r *recent) within(now, d int64) int {
+func (r *Recent) Within(now, d int64) int {
 	n := len(r.times)
 	return n - sort.Search(n, func(i int) bool { return r.times[(r.next+i)%n] > now-d })
 }
