@@ -123,7 +123,7 @@ func (b *Breaker[T]) Do(ctx context.Context, fn func(context.Context) (T, error)
 				if err := c.rejectCached(ctx); err != nil {
 					return b.afterRefusal(ctx, fn, err)
 				}
-			} else if sh.now() < sh.until { // c.rejectCached: of 32 ns the clock has 23, and the two calls had 2
+			} else if sh.now() < sh.expires { // c.rejectCached: of 32 ns the clock has 23, and the two calls had 2
 				cl := c.counters()
 				if n := cl.rejected.Load(); !cl.rejected.CompareAndSwap(n, n+1) {
 					c.retryCountRejection(cl)

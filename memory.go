@@ -7,28 +7,30 @@ import (
 	"github.com/breakerkit/breaker/internal/window"
 )
 
-// The outcomes' numbers are those of the package window: a conversion is enough. An index out of range here says that
-// they are not.
+// Outcomes are converted to those of the package window as numbers. This does not compile unless the numbers are equal.
 var _ = [1]struct{}{}[Success-Outcome(window.Success)|Failure-Outcome(window.Failure)|Ignored-Outcome(window.Ignored)]
 
-// memory is what a circuit remembers for its trip policy besides the run of failures. It is nil where the run is all.
+// memory is what a circuit keeps for its trip policy: the windows and failure times that the rules need. It is nil for a
+// policy that needs only the number of consecutive failures. Successes of the fast path reach it late, by transferLocked.
 type memory struct {
-	windows     []window.Ring
-	recent      []window.Recent
-	transferred uint64 // of the successes now in the cells, those that are in the windows; it wraps when they are taken out
+	windows     []window.Ring   // one for each of the policy's windows
+	recent      []window.Recent // one for each of the policy's recents
+	transferred uint64          // how many of the successes in the cells have been added to the windows; it may wrap below 0
 
-	// recheck: the policy or the mode has changed, and may hold after the next outcome, whatever it is.
+	// The policy or the mode has changed: even a success may now be the call after which the policy says to open.
 	recheck bool
 
-	// Sampling: with many calls and the default clock, only one in 2^sampleShift successes of a cell reads the clock.
+	// Sampling: at a high rate of calls and with the default clock, only every 2^sampleShift-th success of a cell reads the
+	// clock, and successes are added to the windows once in a grain.
 	sampling      bool
-	transferredAt int64 // when successes were last filed
+	transferredAt int64 // when successes were last added
 	clockReadAt   int64 // when the clock was last read
-	transferAt    int64 // when to file again
-	burstAt       int64 // when the present burst of successes began
-	burst         int
+	transferAt    int64 // when to add them again
+	burstAt       int64 // when the current burst of successes began
+	burst         int   // successes in it
 }
 
+// newMemory makes an empty memory for a policy; nil if it needs none.
 func (p *tripPolicy) newMemory() *memory {
 	if len(p.windows) == 0 && len(p.recents) == 0 {
 		return nil
@@ -44,7 +46,8 @@ func (p *tripPolicy) newMemory() *memory {
 	return m
 }
 
-// carry returns the memory for a policy q that takes the place of p: what both keep goes on, the rest begins anew.
+// carry returns the memory for a policy q that replaces p. Windows and failure times that both need are kept; the others
+// begin empty.
 func (m *memory) carry(p, q *tripPolicy) *memory {
 	n := q.newMemory()
 	if m == nil || n == nil {
@@ -76,7 +79,7 @@ func (m *memory) clear() {
 	*m = memory{windows: m.windows, recent: m.recent}
 }
 
-// file adds n successes of the fast path that no window has seen yet.
+// addSuccesses adds n successes of the fast path that the windows do not hold yet.
 func (m *memory) addSuccesses(at int64, n uint64) {
 	if n == 0 {
 		return
@@ -87,19 +90,19 @@ func (m *memory) addSuccesses(at int64, n uint64) {
 	m.transferred += n
 }
 
-// What sampling may cost in exactness: a success is filed late by at most five grains; and where a
-// stream of successes ends, those since the last reading of the clock, fewer than 16 a cell, are filed early. It starts
-// only where the window holds so many that these do not matter.
+// How exact sampling is: a success counts as up to five grains younger than it is. When a stream of successes stops, the
+// last ones, fewer than 16 in each cell, count as older than they are. Sampling starts only when the window holds so many
+// successes that this does not matter.
 const (
 	sampleShift    = 4
-	burstToSample  = 4 << sampleShift // successes, within as many grains as they would be samples, that start it
-	grainSlack     = 4
-	volumeToSample = 64 << sampleShift // successes in the window
+	burstToSample  = 4 << sampleShift  // so many successes with short pauses start it: as many as would make 4 samples
+	grainSlack     = 4                 // grains without a reading of the clock that end a burst, and the sampling
+	volumeToSample = 64 << sampleShift // least number of successes in a window
 )
 
-// transferTime is the time under which the successes that no window has seen yet are filed. Once the stream of them has
-// slackened, it is not known how long after the last reading of the clock they came. They are then taken to be as old as
-// they can be, so that successes from before a pause never water down failures after it; and the sampling ends.
+// transferTime returns the time at which to count the successes that the windows do not hold yet: now, as a rule. After a
+// pause it is not known how soon after the last reading of the clock they came. They then count as old as they can be, so
+// that successes before the pause never lower the rate of failures after it, and the sampling ends.
 func (m *memory) transferTime(p *tripPolicy, now int64) int64 {
 	seen := max(m.clockReadAt, m.transferredAt)
 	m.transferredAt = now
@@ -112,7 +115,7 @@ func (m *memory) transferTime(p *tripPolicy, now int64) int64 {
 	return now
 }
 
-// sampled takes a reading of the clock, and reports whether it is time to file.
+// noteClock takes a reading of the clock, and reports whether it is time to add successes to the windows.
 func (m *memory) noteClock(now int64) bool {
 	if now < m.transferAt {
 		m.clockReadAt = max(m.clockReadAt, now)
@@ -121,7 +124,7 @@ func (m *memory) noteClock(now int64) bool {
 	return m.sampling
 }
 
-// adapt starts the sampling when successes come so fast that a sample of them is as good as all.
+// adapt starts the sampling when successes come fast enough.
 func (m *memory) adapt(p *tripPolicy, now int64, o Outcome) {
 	if m.sampling || o != Success {
 		return
@@ -135,6 +138,7 @@ func (m *memory) adapt(p *tripPolicy, now int64, o Outcome) {
 	}
 }
 
+// holdsMany reports whether every time window holds enough successes for sampling.
 func (m *memory) holdsMany(p *tripPolicy, now int64) bool {
 	for i, w := range m.windows {
 		if p.windows[i].last > 0 && w.Sums(now).OK < volumeToSample {
@@ -144,8 +148,8 @@ func (m *memory) holdsMany(p *tripPolicy, now int64) bool {
 	return true
 }
 
-// watches reports whether successes must come one by one, under the lock: to be filed at their time, or because one of
-// them might trip.
+// needsEverySuccess reports whether each success must take the lock: to be counted at its exact time, or because it might be
+// the call after which the policy says to open.
 func (m *memory) needsEverySuccess(p *tripPolicy, now int64) bool {
 	if m == nil {
 		return false
@@ -153,7 +157,7 @@ func (m *memory) needsEverySuccess(p *tripPolicy, now int64) bool {
 	return m.recheck || p.grain > 0 && !m.sampling || p.successMayTrip(m, now)
 }
 
-// add adds one outcome.
+// add adds one outcome to the windows and failure times.
 func (m *memory) add(p *tripPolicy, now int64, o Outcome, took time.Duration) {
 	for i, w := range m.windows {
 		slow := p.windows[i].slow
@@ -166,7 +170,7 @@ func (m *memory) add(p *tripPolicy, now int64, o Outcome, took time.Duration) {
 	}
 }
 
-// endRun forgets the failure times that belong to a run of failures.
+// endRun forgets the times of consecutive failures.
 func (m *memory) endRun(p *tripPolicy) {
 	for i, spec := range p.recents {
 		if spec.run {
@@ -175,7 +179,7 @@ func (m *memory) endRun(p *tripPolicy) {
 	}
 }
 
-// restartRun makes a failure the first of a new run.
+// restartRun makes a failure at now the first of a new run.
 func (m *memory) restartRun(p *tripPolicy, now int64) {
 	m.endRun(p)
 	for i, spec := range p.recents {
@@ -185,7 +189,7 @@ func (m *memory) restartRun(p *tripPolicy, now int64) {
 	}
 }
 
-// youngRun is how many failures of a run count: those inside the failure window where there is one.
+// recentRun is how many failures of a run count: with a failure window those inside it, otherwise all.
 func (m *memory) recentRun(p *tripPolicy, now int64, run uint32) int {
 	if m != nil {
 		for i, spec := range p.recents {
@@ -205,7 +209,7 @@ func (m *memory) facts(r *tripRule, now int64, run uint32) (f tripFacts) {
 		f.run = uint64(run)
 		if r.recent >= 0 {
 			f.recent = uint64(m.recent[r.recent].Within(now, int64(r.within)))
-			f.run = f.recent // such a rule's times are cleared by a success: see endRun
+			f.run = f.recent // for tripConsecutive: a success clears the times of its failures (endRun)
 		}
 	case tripRate, tripSlow:
 		f.Sums = m.windows[r.window].Sums(now)

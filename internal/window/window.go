@@ -65,13 +65,13 @@ func (s *Sums) Minus(t Sums) {
 // Calls is how many calls a rate is taken of.
 func (s Sums) Calls() uint64 { return s.OK + s.Failed }
 
-// callWindow is LastCalls: a ring of bits. Successes arrive in bulk, since a success writes nothing on its own.
+// Calls holds the last calls as a ring of bits. Successes may be added many at once. Ignored calls take no place in it.
 type Calls struct {
 	failed, slow bitset // made at the first failure or slow call
 	size         uint64
 	next         uint64 // where the next call goes
 	filled       uint64
-	total        Sums // ok is not kept: it is what the others leave of filled
+	total        Sums // OK is not kept: it is filled less Failed
 }
 
 func NewCalls(n int) *Calls { return &Calls{size: uint64(n)} }
@@ -111,7 +111,7 @@ func (w *Calls) AddSuccesses(_ int64, n uint64) {
 	w.next = end % w.size
 }
 
-// forget takes the calls in [from, to) out of the sums.
+// forget takes the calls in [from, to) out of the ring and the sums.
 func (w *Calls) forget(from, to uint64) {
 	if w.total.Failed > 0 {
 		w.total.Failed -= w.failed.clear(from, to)
@@ -153,9 +153,9 @@ func (b bitset) clear(from, to uint64) (n uint64) {
 	return n
 }
 
-// timeWindow is Last: a queue of slices of time. Every instant gets a slice of its own while there is room; when there
-// is none, neighbours are merged. A merge leaves at most half of the room taken, so that its cost, shared by the calls
-// that filled the other half, does not depend on the window's length or on the rate of calls.
+// Time holds the calls of the last stretch of time, as a queue of slices of time. Every instant gets a slice of its own while
+// there is room; when there is none, neighbours are merged. A merge leaves at most half of the slices, so its cost, shared by
+// the calls that filled the other half, does not depend on the window's length or on the rate of calls.
 type Time struct {
 	length int64
 	slices []timeSlice // oldest first, from head
@@ -170,7 +170,7 @@ type timeSlice struct {
 
 const (
 	MaxSlices   = 128
-	spareSlices = MaxSlices // room for those that have left, so that they need not be taken out one by one
+	spareSlices = MaxSlices // room for slices that have left the window, so that they need not be removed one by one
 )
 
 func NewTime(d time.Duration) *Time { return &Time{length: int64(d)} }
@@ -215,8 +215,8 @@ func (w *Time) expire(now int64) {
 	}
 }
 
-// compact moves what is left to the front. When it is as much as there may be, it merges slices whose starts lie within
-// a 64th of the window.
+// compact moves the slices that are left to the front. If they are still as many as there may be, it merges those whose
+// starts lie within a 64th of the window.
 func (w *Time) compact() {
 	w.slices = slices.Delete(w.slices, 0, w.head)
 	w.head = 0
@@ -235,7 +235,7 @@ func (w *Time) compact() {
 	w.slices = w.slices[:last+1]
 }
 
-// recent keeps the times of the last n failures, to tell exactly whether n of them lie within a window.
+// Recent keeps the times of the last n failures, to tell exactly whether n of them lie within a time.
 type Recent struct {
 	times []int64 // a ring once it holds n
 	next  int
