@@ -52,8 +52,8 @@ type cachedRejection struct {
 // now is the time, if fast is set.
 func (sh *cachedRejection) now() int64 { return int64(time.Since(sh.base)) }
 
-// rejectCached returns the cached rejection if there is one that has not expired. It takes no lock; nearly all of its time
-// is spent reading the clock.
+// rejectCached returns the cached rejection if there is one that has not expired. It takes no lock; nearly all of its
+// time is spent reading the clock.
 func (c *Circuit) rejectCached(ctx context.Context) error {
 	sh := c.cachedRejection.Load()
 	if sh == nil {
@@ -146,8 +146,8 @@ func (c *Circuit) admitUnderLock(ctx context.Context, k *call, now int64) error 
 	return err
 }
 
-// notifyAdmission calls the hooks after the machine has admitted or rejected a call. If a hook ends the goroutine, the call
-// will never be made: it is settled as Ignored, which gives back its probe slot.
+// notifyAdmission calls the hooks after the machine has admitted or rejected a call. If a hook ends the goroutine, the
+// call will never be made: it is settled as Ignored, which gives back its probe slot.
 func (c *Circuit) notifyAdmission(ctx context.Context, s *settings, k *call, n *notifier, rejection error, passed bool) {
 	returned := false
 	defer func() {
@@ -162,8 +162,8 @@ func (c *Circuit) notifyAdmission(ctx context.Context, s *settings, k *call, n *
 	returned = true
 }
 
-// rejectionLocked returns the error for a refusal and caches it. The error is the same until the machine moves; calls get
-// it without the lock until it expires, which is the first instant at which the machine might decide otherwise.
+// rejectionLocked returns the error for a refusal and caches it. The error is the same until the machine moves; calls
+// get it without the lock until it expires, which is the first instant at which the machine might decide otherwise.
 func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 	if r == refusedInFlight {
 		return ErrTooManyInFlight

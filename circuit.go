@@ -43,8 +43,8 @@ type lastFailure struct {
 	cause error // like err, but kept after the run; while the circuit is open, what opened it
 }
 
-// extras is what most circuits never need. It is apart from Circuit to keep an idle one small. The fields named ...Before
-// hold what was counted in earlier epochs, and late.
+// extras is what most circuits never need. It is apart from Circuit to keep an idle one small. The fields named
+// ...Before hold what was counted in earlier epochs, and late.
 type extras struct {
 	ignored       uint64
 	ignoredBefore uint64

@@ -34,7 +34,8 @@ func (c *Circuit) SetMode(m Mode) {
 	c.applyCommand(s, event{kind: eventSetMode, mode: m}, nil)
 }
 
-// command carries out an operator's move: through the store if there is one that takes it, otherwise on this circuit alone.
+// command carries out an operator's move: through the store if there is one that takes it, otherwise on this circuit
+// alone.
 func (c *Circuit) command(s *settings, o order) {
 	if s.sharing == nil || !c.order(o) {
 		c.applyCommand(s, o.event, o.cause)
@@ -54,8 +55,8 @@ func (c *Circuit) applyCommand(s *settings, e event, cause error) {
 }
 
 // Configure changes what is in force by some options. If any is wrong, or may not change on a running circuit (Clock,
-// Hooks, Snapshot), it changes nothing and the error names every option that is wrong. The state, the remaining time of an open period
-// and the run of failures survive; the counts of a window survive where the window stays the same.
+// Hooks, Snapshot), it changes nothing and the error names every option that is wrong. The state, the remaining time of
+// an open period and the run of failures survive; the counts of a window survive where the window stays the same.
 func (c *Circuit) Configure(opts ...Option) error {
 	for {
 		old := c.load()

@@ -20,9 +20,9 @@ const (
 	countMask = 1<<tagShift - 1
 )
 
-// shards are the counters of a circuit that is called by many goroutines at once. It makes them once calls have contended
-// for its one cell: with two goroutines, an add to a shared counter costs each 25 ns, one to a counter on a cache line of
-// its own 7 ns.
+// shards are the counters of a circuit that is called by many goroutines at once. It makes them once calls have
+// contended for its one cell: with two goroutines, an add to a shared counter costs each 25 ns, one to a counter on a
+// cache line of its own 7 ns.
 type shards struct {
 	shift uint // 64 - log2(len(cells))
 	cells []paddedCell
@@ -49,7 +49,8 @@ func newShards(tag uint64) *shards {
 	return s
 }
 
-// pick chooses a cell by the address of the goroutine's stack, which differs between goroutines and costs nothing to get.
+// pick chooses a cell by the address of the goroutine's stack, which differs between goroutines and costs nothing to
+// get.
 func (s *shards) pick() *cell {
 	var here byte
 	const golden = 0x9E3779B97F4A7C15 // 2^64 / golden ratio: spreads neighbouring stacks over the cells

@@ -79,8 +79,8 @@ func (c *Circuit) countsForUserLocked(s *settings, all []Counts) []Counts {
 	return all
 }
 
-// liveCountsLocked is what a Snapshot shows as Counts: the ledger's counts where the circuit follows one; while closed, what
-// the window of the first rule that has one holds; otherwise the epoch's.
+// liveCountsLocked is what a Snapshot shows as Counts: the ledger's counts where the circuit follows one; while closed,
+// what the window of the first rule that has one holds; otherwise the epoch's.
 func (c *Circuit) liveCountsLocked(s *settings) Counts {
 	if n, ok := c.sharedCountsLocked(s); ok {
 		return n

@@ -10,8 +10,9 @@ import (
 // Outcomes are converted to those of the package window as numbers. This does not compile unless the numbers are equal.
 var _ = [1]struct{}{}[Success-Outcome(window.Success)|Failure-Outcome(window.Failure)|Ignored-Outcome(window.Ignored)]
 
-// memory is what a circuit keeps for its trip policy: the windows and failure times that the rules need. It is nil for a
-// policy that needs only the number of consecutive failures. Successes of the fast path reach it late, by transferLocked.
+// memory is what a circuit keeps for its trip policy: the windows and failure times that the rules need. It is nil for
+// a policy that needs only the number of consecutive failures. Successes of the fast path reach it late, by
+// transferLocked.
 type memory struct {
 	windows     []window.Ring   // one for each of the policy's windows
 	recent      []window.Recent // one for each of the policy's recents
@@ -20,8 +21,8 @@ type memory struct {
 	// The policy or the mode has changed: even a success may now be the call after which the policy says to open.
 	recheck bool
 
-	// Sampling: at a high rate of calls and with the default clock, only every 2^sampleShift-th success of a cell reads the
-	// clock, and successes are added to the windows once in a grain.
+	// Sampling: at a high rate of calls and with the default clock, only every 2^sampleShift-th success of a cell reads
+	// the clock, and successes are added to the windows once in a grain.
 	sampling      bool
 	transferredAt int64 // when successes were last added
 	clockReadAt   int64 // when the clock was last read
@@ -90,19 +91,19 @@ func (m *memory) addSuccesses(at int64, n uint64) {
 	m.transferred += n
 }
 
-// How exact sampling is: a success counts as up to five grains younger than it is. When a stream of successes stops, the
-// last ones, fewer than 16 in each cell, count as older than they are. Sampling starts only when the window holds so many
-// successes that this does not matter.
+// How exact sampling is: a success counts as up to five grains younger than it is. When a stream of successes stops,
+// the last ones, fewer than 16 in each cell, count as older than they are. Sampling starts only when the window holds
+// so many successes that this does not matter.
 const (
 	sampleShift    = 4
-	burstToSample  = 4 << sampleShift  // so many successes with short pauses start it: as many as would make 4 samples
-	grainSlack     = 4                 // grains without a reading of the clock that end a burst, and the sampling
+	burstToSample  = 4 << sampleShift  // so many successes within grainSlack grains start it: 4 samples' worth
+	grainSlack     = 4                 // a burst lasts no longer; a longer pause ends the sampling
 	volumeToSample = 64 << sampleShift // least number of successes in a window
 )
 
-// transferTime returns the time at which to count the successes that the windows do not hold yet: now, as a rule. After a
-// pause it is not known how soon after the last reading of the clock they came. They then count as old as they can be, so
-// that successes before the pause never lower the rate of failures after it, and the sampling ends.
+// transferTime returns the time at which to count the successes that the windows do not hold yet: now, as a rule. After
+// a pause it is not known how soon after the last reading of the clock they came. They then count as old as they can
+// be, so that successes before the pause never lower the rate of failures after it, and the sampling ends.
 func (m *memory) transferTime(p *tripPolicy, now int64) int64 {
 	seen := max(m.clockReadAt, m.transferredAt)
 	m.transferredAt = now
@@ -148,8 +149,8 @@ func (m *memory) holdsMany(p *tripPolicy, now int64) bool {
 	return true
 }
 
-// needsEverySuccess reports whether each success must take the lock: to be counted at its exact time, or because it might be
-// the call after which the policy says to open.
+// needsEverySuccess reports whether each success must take the lock: to be counted at its exact time, or because it
+// might be the call after which the policy says to open.
 func (m *memory) needsEverySuccess(p *tripPolicy, now int64) bool {
 	if m == nil {
 		return false

@@ -57,7 +57,8 @@ func (p *Permit) first() bool {
 	return p != nil && p.circuit != nil && atomic.LoadUint32(&p.call.ended) == 0 && atomic.CompareAndSwapUint32(&p.call.ended, 0, 1)
 }
 
-// ensure settles the call as failed if a user's function (a classifier, a hook) has panicked or ended the goroutine before.
+// ensure settles the call as failed if a user's function (a classifier, a hook) has panicked or ended the goroutine
+// before.
 func (p *Permit) ensure() {
 	if !p.call.settled {
 		p.circuit.abort(p.ctx, &p.call)

@@ -98,8 +98,9 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	}
 }
 
-// recordLocked adds an outcome to the totals and, if its epoch is the current one, to the run of failures and the windows.
-// Then it asks the trip policy and puts the answer into e.trip. It returns the cause in case the circuit opens.
+// recordLocked adds an outcome to the totals and, if its epoch is the current one, to the run of failures and the
+// windows. Then it asks the trip policy and puts the answer into e.trip. It returns the cause in case the circuit
+// opens.
 func (c *Circuit) recordLocked(s *settings, e *event, took time.Duration, err error) (cause error) {
 	current := e.pass.epoch == c.m.epoch
 	slow := s.trips.isSlow(took) && e.outcome != Ignored
@@ -160,8 +161,8 @@ func (c *Circuit) addTotalsLocked(o Outcome, slow, current bool) {
 }
 
 // recordClosedLocked adds an outcome of the closed state to the run of failures and to the windows, and asks the trip
-// policy. If that says to open, it closes the fast path and looks once more: a success that was counted meanwhile ends the
-// run before this failure.
+// policy. If that says to open, it closes the fast path and looks once more: a success that was counted meanwhile ends
+// the run before this failure.
 func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, err error) {
 	now := max(c.m.now, e.now)
 	c.endRunLocked(s)
@@ -207,8 +208,8 @@ func (c *Circuit) endRunLocked(s *settings) {
 	}
 }
 
-// periodicWork is done by every 2^n-th success of a cell, with n from the word w. Depending on n it is the check whether to
-// go on counting starts, or a sample of the clock.
+// periodicWork is done by every 2^n-th success of a cell, with n from the word w. Depending on n it is the check
+// whether to go on counting starts, or a sample of the clock.
 func (c *Circuit) periodicWork(w, count uint64) {
 	if w&wordCountStarts == 0 || count%untrackAfter != 0 {
 		c.sample()
@@ -220,9 +221,9 @@ func (c *Circuit) periodicWork(w, count uint64) {
 	c.publishLocked(c.load())
 }
 
-// sample reads the clock on behalf of the successes of a busy circuit. When it is time, it adds them to the windows and asks
-// the trip policy: a failure rate rises without any failure as older successes leave the window. If another call holds the
-// lock, sample does nothing: that call reads the clock itself.
+// sample reads the clock on behalf of the successes of a busy circuit. When it is time, it adds them to the windows and
+// asks the trip policy: a failure rate rises without any failure as older successes leave the window. If another call
+// holds the lock, sample does nothing: that call reads the clock itself.
 func (c *Circuit) sample() {
 	s := c.load()
 	now, random := s.time.now(), s.openJitter()

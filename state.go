@@ -95,12 +95,12 @@ func unmarshalName(names []string, text []byte, kind string) (int, error) {
 	return i, nil
 }
 
-// The state machine. It is one pure function: from a machine, a policy and an event, step makes the next machine and the
-// effects that the circuit has to carry out. It has no clock, lock, goroutine or callback; the event carries the time. So a
-// test can run it through every reachable state (machine_test.go).
+// The state machine. It is one pure function: from a machine, a policy and an event, step makes the next machine and
+// the effects that the circuit has to carry out. It has no clock, lock, goroutine or callback; the event carries the
+// time. So a test can run it through every reachable state (machine_test.go).
 //
-// An epoch is one uninterrupted stay in a state. Every change of state, and every Reset, begins a new one. A call carries
-// the number of the epoch that admitted it; its outcome counts only while that epoch lasts.
+// An epoch is one uninterrupted stay in a state. Every change of state, and every Reset, begins a new one. A call
+// carries the number of the epoch that admitted it; its outcome counts only while that epoch lasts.
 //
 // Instants are nanoseconds since a base that the caller keeps; never is later than every other instant.
 
@@ -221,8 +221,8 @@ const (
 
 var reasons = [...]Reason{ReasonThreshold, ReasonTimeout, ReasonProbeFailed, ReasonRecovered, ReasonManual, ReasonHealthCheck, ReasonRemote}
 
-// step applies one event. It depends on nothing but its arguments and changes nothing but m and fx, which the caller passes
-// empty.
+// step applies one event. It depends on nothing but its arguments and changes nothing but m and fx, which the caller
+// passes empty.
 func (m *machine) step(p *policy, e *event, fx *effects) {
 	m.now = max(m.now, e.now)
 	switch e.kind {
@@ -325,8 +325,8 @@ func (m *machine) settle(p *policy, fx *effects, e *event) {
 	}
 }
 
-// settleProbe ends a probe. A probe whose lease has ended has no slot to give back any more. Its failure is then too old to
-// count; its success still shows that the dependency answers.
+// settleProbe ends a probe. A probe whose lease has ended has no slot to give back any more. Its failure is then too
+// old to count; its success still shows that the dependency answers.
 func (m *machine) settleProbe(p *policy, fx *effects, e *event) {
 	expired := m.now >= e.pass.lease
 	switch {
@@ -387,8 +387,8 @@ func (m *machine) open(p *policy, fx *effects, why reason, e *event) {
 	m.move(fx, Open, why)
 }
 
-// opening is what the next opening would be: its number in its series, and the length of the open period. That is the open
-// timeout, grown by the backoff, or what the dependency asked for if that is longer.
+// opening is what the next opening would be: its number in its series, and the length of the open period. That is the
+// open timeout, grown by the backoff, or what the dependency asked for if that is longer.
 func (m *machine) opening(p *policy, e *event) (opens uint32, length int64) {
 	opens = m.opens
 	if m.state == Closed && m.now-m.since >= p.openTimeout {
@@ -477,14 +477,15 @@ func (m *machine) nextProbe() int64 {
 	return m.until
 }
 
-// The ramp. Each call adds the currently admitted share to a credit. When the credit reaches a whole admission, the call is
-// admitted and pays for it. So admissions are spread evenly, without randomness.
+// The ramp. Each call adds the currently admitted share to a credit. When the credit reaches a whole admission, the
+// call is admitted and pays for it. So admissions are spread evenly, without randomness.
 
 const ppm = 1_000_000 // parts per million: rates are compared in integers
 
 func (m *machine) ramping() bool { return m.state == Closed && m.now < m.ramp }
 
-// rampShare is the admitted share in parts per million. It grows linearly from 0 at the closing to all at the ramp's end.
+// rampShare is the admitted share in parts per million. It grows linearly from 0 at the closing to all at the ramp's
+// end.
 func (m *machine) rampShare() int32 {
 	return int32(float64(m.now-m.since) / float64(m.ramp-m.since) * ppm)
 }

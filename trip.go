@@ -7,8 +7,9 @@ import (
 	"github.com/breakerkit/breaker/internal/window"
 )
 
-// A TripCondition is one condition under which a closed circuit opens. [WithTrip] takes any number of them; any one is enough.
-// Make one with ConsecutiveFailures, FailureCount, FailureRate, SlowCallRate or TripWhen; the zero value is refused.
+// A TripCondition is one condition under which a closed circuit opens. [WithTrip] takes any number of them; any one is
+// enough. Make one with ConsecutiveFailures, FailureCount, FailureRate, SlowCallRate or TripWhen; the zero value is
+// refused.
 //
 // A condition is checked after every finished call that its window has seen, that call included: "reached" trips.
 type TripCondition struct {
@@ -46,7 +47,8 @@ func ConsecutiveFailures(n int) TripCondition {
 	return TripCondition{kind: tripConsecutive, failures: n}
 }
 
-// FailureCount trips at n failures younger than d, whatever succeeded in between. It is exact, and keeps the times of n failures.
+// FailureCount trips at n failures younger than d, whatever succeeded in between. It is exact, and keeps the times of n
+// failures.
 func FailureCount(n int, d time.Duration) TripCondition {
 	return TripCondition{kind: tripCount, failures: n, within: d}
 }
@@ -64,8 +66,8 @@ func SlowCallRate(slow time.Duration, rate float64, minCalls int, w Window) Trip
 }
 
 // TripWhen trips when f says so. f gets the window's counts after each finished call, outside every lock: it may take
-// its time and call the circuit. Its answer counts only while the circuit stays in the same epoch. If it panics, the circuit
-// does not trip and the logger is told.
+// its time and call the circuit. Its answer counts only while the circuit stays in the same epoch. If it panics, the
+// circuit does not trip and the logger is told.
 func TripWhen(w Window, f func(Counts) bool) TripCondition {
 	return TripCondition{kind: tripWhen, window: w, when: f}
 }
@@ -207,8 +209,8 @@ func (p *tripPolicy) holds(m *memory, now int64, run uint32) bool {
 	return false
 }
 
-// successMayTrip reports whether one more success could meet a rate. Since it lowers every failure rate, it can only do so
-// by being the call that reaches minCalls.
+// successMayTrip reports whether one more success could meet a rate. Since it lowers every failure rate, it can only do
+// so by being the call that reaches minCalls.
 func (p *tripPolicy) successMayTrip(m *memory, now int64) bool {
 	for i := range p.rules {
 		if r := &p.rules[i]; r.kind == tripRate {

@@ -15,9 +15,9 @@ package breaker
 //	L  wordLockSuccess  settlement: a success, too, takes the lock
 //	period              settlement: every 2^period-th success of a cell does periodicWork; 0: none does
 //
-// A success without the lock is counted in a cell. The cell carries bits 5 to 20 of the word (cellTag), and a success is
-// counted there only if they equal those of the word that admitted the call. Otherwise the word has changed since, and the
-// success takes the slow path, which compares the epochs under the lock.
+// A success without the lock is counted in a cell. The cell carries bits 5 to 20 of the word (cellTag), and a success
+// is counted there only if they equal those of the word that admitted the call. Otherwise the word has changed since,
+// and the success takes the slow path, which compares the epochs under the lock.
 const (
 	wordPeriodShift = 0 // 4 bits wide
 	wordTimed       = 1 << 4
@@ -73,9 +73,9 @@ func (c *Circuit) publishLocked(s *settings) {
 	}
 }
 
-// disableFastPathLocked closes the fast path before a failure opens the circuit, and reports whether a success was counted
-// since that failure was. Such a success counts as the earlier of the two and ends the run of failures. Successes that
-// find the fast path closed are late. So no success is lost, and none is counted twice.
+// disableFastPathLocked closes the fast path before a failure opens the circuit, and reports whether a success was
+// counted since that failure was. Such a success counts as the earlier of the two and ends the run of failures.
+// Successes that find the fast path closed are late. So no success is lost, and none is counted twice.
 func (c *Circuit) disableFastPathLocked() bool {
 	if w := c.word.Load(); w&wordFast != 0 {
 		closed := w &^ wordFast

@@ -74,8 +74,10 @@ type Calls struct {
 	total        Sums // OK is not kept: it is filled less Failed
 }
 
+// NewCalls makes a window over the last n calls.
 func NewCalls(n int) *Calls { return &Calls{size: uint64(n)} }
 
+// Add adds one call. The time is not used.
 func (w *Calls) Add(_ int64, o Outcome, slow bool) {
 	if o == Ignored {
 		w.total.Ignored++
@@ -100,6 +102,7 @@ func (w *Calls) Add(_ int64, o Outcome, slow bool) {
 	}
 }
 
+// AddSuccesses adds n successes.
 func (w *Calls) AddSuccesses(_ int64, n uint64) {
 	n = min(n, w.size)
 	w.filled = min(w.size, w.filled+n)
@@ -121,12 +124,14 @@ func (w *Calls) forget(from, to uint64) {
 	}
 }
 
+// Sums adds up the calls in the window.
 func (w *Calls) Sums(int64) Sums {
 	s := w.total
 	s.OK = w.filled - s.Failed
 	return s
 }
 
+// Clear forgets every call.
 func (w *Calls) Clear() {
 	w.forget(0, w.size)
 	w.next, w.filled, w.total = 0, 0, Sums{}
@@ -153,9 +158,9 @@ func (b bitset) clear(from, to uint64) (n uint64) {
 	return n
 }
 
-// Time holds the calls of the last stretch of time, as a queue of slices of time. Every instant gets a slice of its own while
-// there is room; when there is none, neighbours are merged. A merge leaves at most half of the slices, so its cost, shared by
-// the calls that filled the other half, does not depend on the window's length or on the rate of calls.
+// Time holds the calls of the last stretch of time, as a queue of slices of time. Every instant gets a slice of its own
+// while there is room; when there is none, neighbours are merged. A merge leaves at most half of the slices, so its
+// cost, shared by the calls that filled the other half, does not depend on the window's length or on the rate of calls.
 type Time struct {
 	length int64
 	slices []timeSlice // oldest first, from head
@@ -173,26 +178,31 @@ const (
 	spareSlices = MaxSlices // room for slices that have left the window, so that they need not be removed one by one
 )
 
+// NewTime makes a window over the last d of time.
 func NewTime(d time.Duration) *Time { return &Time{length: int64(d)} }
 
+// Add adds one call at now, which is not before the calls added already.
 func (w *Time) Add(now int64, o Outcome, slow bool) {
 	w.at(now).Count(o, slow)
 	w.total.Count(o, slow)
 }
 
+// AddSuccesses adds n successes at one instant.
 func (w *Time) AddSuccesses(at int64, n uint64) {
 	w.at(at).OK += n
 	w.total.OK += n
 }
 
+// Sums adds up the calls that are in the window at now, and drops the others.
 func (w *Time) Sums(now int64) Sums {
 	w.expire(now)
 	return w.total
 }
 
+// Clear forgets every call.
 func (w *Time) Clear() { w.slices, w.head, w.total = w.slices[:0], 0, Sums{} }
 
-// at returns the slice for an instant, which is not before those already there.
+// at returns the slice for an instant that is not before those of the slices there are.
 func (w *Time) at(now int64) *Sums {
 	w.expire(now)
 	if n := len(w.slices); n > w.head && w.slices[n-1].start >= now {
@@ -241,6 +251,7 @@ type Recent struct {
 	next  int
 }
 
+// Add adds a failure at now. n is how many are kept.
 func (r *Recent) Add(now int64, n int) {
 	if len(r.times) < n {
 		r.times = append(r.times, now)
@@ -250,15 +261,16 @@ func (r *Recent) Add(now int64, n int) {
 	r.next = (r.next + 1) % n
 }
 
-// last is the last n of the times.
+// Last is a copy that keeps at most the last n.
 func (r *Recent) Last(n int) Recent {
 	times := slices.Concat(r.times[r.next:], r.times[:r.next])
 	return Recent{times: times[max(0, len(times)-n):]}
 }
 
+// Clear forgets every failure.
 func (r *Recent) Clear() { r.times, r.next = r.times[:0], 0 }
 
-// within counts the failures younger than d.
+// Within counts the failures younger than d.
 func (r *Recent) Within(now, d int64) int {
 	n := len(r.times)
 	return n - sort.Search(n, func(i int) bool { return r.times[(r.next+i)%n] > now-d })
