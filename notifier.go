@@ -7,16 +7,16 @@ import (
 	"sync"
 )
 
-// notifier delivers a circuit's transitions in order, one at a time, outside the circuit's lock. It is filled under that
-// lock, which gives the order.
+// notifier delivers a circuit's transitions in order, one at a time, outside the circuit's lock. They are queued under
+// that lock, which determines the order.
 type notifier struct {
 	mu        sync.Mutex
 	queue     []Transition
-	delivered int  // how many receivers the first in the queue has been given to
-	busy      bool // somebody delivers
+	delivered int  // how many receivers the first in the queue has been delivered to
+	busy      bool // a goroutine is delivering
 }
 
-// deliverAtMost is how many events a caller delivers before a goroutine takes over from it.
+// deliverAtMost is how many events a caller's goroutine delivers before another one takes over.
 const deliverAtMost = 16
 
 func (n *notifier) add(t Transition) {
@@ -25,7 +25,7 @@ func (n *notifier) add(t Transition) {
 	n.queue = append(n.queue, t)
 }
 
-// notifierLocked returns the circuit's notifier if there may be something to deliver.
+// notifierLocked returns the circuit's notifier if a step has queued something, otherwise nil.
 func (c *Circuit) notifierLocked(fx *effects) *notifier {
 	if fx.moved == 0 || c.extras == nil {
 		return nil
@@ -33,14 +33,14 @@ func (c *Circuit) notifierLocked(fx *effects) *notifier {
 	return &c.extras.notifier
 }
 
-// idle reports whether there is nothing to deliver.
+// idle reports whether the queue is empty.
 func (n *notifier) idle() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.queue) == 0
 }
 
-// deliver hands out what is queued, unless somebody does so already. On a nil notifier it does nothing.
+// deliver delivers what is queued, unless another goroutine is doing so. On a nil notifier it does nothing.
 func (n *notifier) deliver(s *settings) {
 	if n == nil {
 		return
@@ -54,8 +54,8 @@ func (n *notifier) deliver(s *settings) {
 	}
 }
 
-// run delivers until the queue is empty, or atMost events; another goroutine goes on after those, and after a receiver
-// that ended this one.
+// run delivers until the queue is empty. A new goroutine goes on after atMost events (a negative number is no bound),
+// and after a receiver has ended this one.
 func (n *notifier) run(s *settings, atMost int) {
 	ended := false
 	defer func() {
@@ -77,7 +77,7 @@ func (n *notifier) run(s *settings, atMost int) {
 	}
 }
 
-// next returns the next event with the next receiver for it; no receiver, when the event has been given to all.
+// next returns the next event and the next receiver for it. receive is nil when the event has been delivered to all.
 func (n *notifier) next(s *settings) (t Transition, receive func(Transition), done bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -94,7 +94,7 @@ func (n *notifier) next(s *settings) (t Transition, receive func(Transition), do
 	return n.queue[0], s.receivers[n.delivered-1], false
 }
 
-// receivers lists who is told of changes of the state.
+// receivers lists the functions that are called for every transition.
 func (d *draft) receivers() (all []func(Transition)) {
 	if l := d.logger; l != nil {
 		all = append(all, func(t Transition) { logTransition(l, t) })
@@ -110,6 +110,7 @@ func (d *draft) receivers() (all []func(Transition)) {
 	return all
 }
 
+// logTransition logs a transition as [WithLogger] says.
 func logTransition(l *slog.Logger, t Transition) {
 	level := slog.LevelInfo
 	attrs := []slog.Attr{
@@ -137,8 +138,8 @@ func (s *settings) hookCall(ctx context.Context, e CallEvent) {
 	}
 }
 
-// called tells the hooks of a finished call, then of what changed with it. The order is kept where one of them ends the
-// goroutine.
+// notifyCall calls the hooks for a finished call, then delivers the transitions that it caused, even if a Call hook
+// ends the goroutine.
 func (s *settings) notifyCall(ctx context.Context, e CallEvent, n *notifier) {
 	defer n.deliver(s)
 	s.hookCall(ctx, e)
@@ -152,7 +153,7 @@ func (s *settings) hookReject(ctx context.Context, e RejectEvent) {
 	}
 }
 
-// rejected tells the hooks of a rejection that took no lock.
+// notifyReject calls the hooks for a rejection that took no lock.
 func (s *settings) notifyReject(ctx context.Context, err *OpenError) {
 	s.hookReject(ctx, RejectEvent{Name: err.Circuit, Err: err})
 }
@@ -189,8 +190,8 @@ func (s *settings) hookRescue(ctx context.Context, e RescueEvent) {
 	}
 }
 
-// contain runs a user's function. A panic in it goes to the logger and no further; so does the news that it ended its
-// goroutine, which nobody can undo.
+// contain runs a user's function. A panic in it is recovered and logged. If it ends its goroutine by runtime.Goexit,
+// which cannot be undone, that is logged.
 func (s *settings) contain(circuit, what string, f func()) {
 	returned := false
 	defer func() {
@@ -207,7 +208,7 @@ func (s *settings) contain(circuit, what string, f func()) {
 	returned = true
 }
 
-// report logs how a user's function ended, and survives a logger that does no better.
+// logUnreturned logs how a user's function ended. A panic in the logger is recovered.
 func (s *settings) logUnreturned(circuit, what string, end any) {
 	defer func() { _ = recover() }()
 	if l := s.draft.logger; l != nil {

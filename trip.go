@@ -67,7 +67,7 @@ func SlowCallRate(slow time.Duration, rate float64, minCalls int, w Window) Trip
 
 // TripWhen trips when f says so. f gets the window's counts after each finished call, outside every lock: it may take
 // its time and call the circuit. Its answer counts only while the circuit stays in the same epoch. If it panics, the
-// circuit does not trip and the logger is told.
+// circuit does not trip and the panic is logged.
 func TripWhen(w Window, f func(Counts) bool) TripCondition {
 	return TripCondition{kind: tripWhen, window: w, when: f}
 }
