@@ -43,7 +43,8 @@ type lastFailure struct {
 	cause error // like err, but kept after the run; while the circuit is open, what opened it
 }
 
-// extras is what most circuits never need. It is apart from Circuit to keep an idle one small. The fields named
+// extras is what most circuits never need. It is apart from Circuit to keep an idle one small, and holds the state
+// of parts that stand above: the notifier, health checks and sharing. The fields named
 // ...Before hold what was counted in earlier epochs, and late.
 type extras struct {
 	ignored       uint64
@@ -119,7 +120,7 @@ func (c *Circuit) load() *settings {
 // Name returns the name given at construction.
 func (c *Circuit) Name() string { c.load(); return c.name }
 
-// Config returns what is in force, with every default filled in.
+// Config returns the configuration in force, with every default filled in.
 func (c *Circuit) Config() Config { return c.load().config() }
 
 // Circuits yields the circuit itself: a Circuit is a [Source].
@@ -156,7 +157,7 @@ func (c *Circuit) Run(ctx context.Context, fn func(context.Context) error) error
 		c.load()
 		return ErrNilFunc
 	}
-	b := Breaker[struct{}]{circuit: c}
+	b := Breaker[struct{}]{circuit: c} // refers up to breaker.go, so that a call is written once
 	_, err := b.Do(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, fn(ctx) })
 	return err
 }

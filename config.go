@@ -1,7 +1,6 @@
 package breaker
 
 import (
-	"slices"
 	"time"
 )
 
@@ -61,16 +60,4 @@ func DefaultConfig() Config {
 		ProbeLease:       30 * time.Second,
 		HealthCheck:      HealthCheck{Enabled: true, Interval: 10 * time.Second, Timeout: 5 * time.Second},
 	}
-}
-
-// Options returns the configuration as options for [New], [NewCircuit] or [Circuit.Configure].
-func (c Config) Options() []Option {
-	c.Trip = slices.Clone(c.Trip)
-	return []Option{circuitOption("Config", func(d *draft) {
-		funcs := slices.DeleteFunc(slices.Clone(d.cfg.Trip), func(t TripCondition) bool { return t.kind != tripWhen })
-		d.cfg = c
-		d.cfg.Trip = append(slices.Clone(c.Trip), funcs...)
-		d.probesSet, d.leaseSet = true, true
-		d.modeSet = d.modeSet || c.Mode != Auto
-	})}
 }

@@ -54,7 +54,7 @@ func (c *Circuit) applyCommand(s *settings, e event, cause error) {
 	n.deliver(s)
 }
 
-// Configure changes what is in force by some options. If any is wrong, or may not change on a running circuit (Clock,
+// Configure applies options to the running circuit. If any is wrong, or may not change on a running circuit (Clock,
 // Hooks, Snapshot), it changes nothing and the error names every option that is wrong. The state, the remaining time of
 // an open period and the run of failures survive; the counts of a window survive where the window stays the same.
 func (c *Circuit) Configure(opts ...Option) error {

@@ -101,17 +101,3 @@ func (c *Circuit) successesLocked() uint64 { return c.inCellsLocked() + c.locked
 func (c *Circuit) rejectedLocked() uint64 {
 	return c.sumLocked(func(cl *cell) uint64 { return cl.rejected.Load() })
 }
-
-// inFlightLocked is how many calls whose start was counted have not ended. It reads the ends before the starts: a call
-// that starts or ends meanwhile can make the result too high, but never too low.
-func (c *Circuit) inFlightLocked() int64 {
-	ended := c.earlierSuccesses + c.lockedSuccesses + c.failures
-	if c.word.Load()&wordCountStarts != 0 {
-		ended += c.inCellsLocked()
-	}
-	if c.extras != nil {
-		ended += c.extras.ignored
-	}
-	started := c.sumLocked(func(cl *cell) uint64 { return cl.started.Load() })
-	return int64(started - ended)
-}

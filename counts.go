@@ -2,25 +2,6 @@ package breaker
 
 import "maps"
 
-// Counts is what was counted during an epoch (one stay in a state), or in the trip policy's window.
-type Counts struct {
-	Successes            uint64 `json:"successes"`
-	Failures             uint64 `json:"failures"`
-	Ignored              uint64 `json:"ignored"`
-	Slow                 uint64 `json:"slow"`                  // calls that took the slow limit or longer; 0 without SlowCallRate
-	ConsecutiveFailures  uint64 `json:"consecutive_failures"`  // since the last success
-	ConsecutiveSuccesses uint64 `json:"consecutive_successes"` // since the last failure
-}
-
-// Rate is the share of failures among successes and failures, from 0 to 1; 0 when there were none.
-func (c Counts) Rate() float64 {
-	n := float64(c.Successes) + float64(c.Failures)
-	if n == 0 {
-		return 0
-	}
-	return float64(c.Failures) / n
-}
-
 // transferLocked adds the successes that the cells have counted since the last time to the windows.
 func (c *Circuit) transferLocked(s *settings, now int64) { c.transferAsOfLocked(s, now, 0) }
 
@@ -77,6 +58,20 @@ func (c *Circuit) countsForUserLocked(s *settings, all []Counts) []Counts {
 		}
 	}
 	return all
+}
+
+// inFlightLocked is how many calls whose start was counted have not ended. It reads the ends before the starts: a call
+// that starts or ends meanwhile can make the result too high, but never too low.
+func (c *Circuit) inFlightLocked() int64 {
+	ended := c.earlierSuccesses + c.lockedSuccesses + c.failures
+	if c.word.Load()&wordCountStarts != 0 {
+		ended += c.inCellsLocked()
+	}
+	if c.extras != nil {
+		ended += c.extras.ignored
+	}
+	started := c.sumLocked(func(cl *cell) uint64 { return cl.started.Load() })
+	return int64(started - ended)
 }
 
 // liveCountsLocked is what a Snapshot shows as Counts: the ledger's counts where the circuit follows one; while closed,

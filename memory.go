@@ -217,3 +217,27 @@ func (m *memory) facts(r *tripRule, now int64, run uint32) (f tripFacts) {
 	}
 	return f
 }
+
+// holds reports whether any rule but TripWhen is met by the circuit's own counts.
+func (p *tripPolicy) holds(m *memory, now int64, run uint32) bool {
+	for i := range p.rules {
+		if r := &p.rules[i]; r.met(m.facts(r, now, run)) {
+			return true
+		}
+	}
+	return false
+}
+
+// successMayTrip reports whether one more success could meet a rate. Since it lowers every failure rate, it can only do
+// so by being the call that reaches minCalls.
+func (p *tripPolicy) successMayTrip(m *memory, now int64) bool {
+	for i := range p.rules {
+		if r := &p.rules[i]; r.kind == tripRate {
+			s := m.windows[r.window].Sums(now)
+			if s.Failed > 0 && s.Calls() < uint64(r.minCalls) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -3,7 +3,6 @@ package breaker
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 )
 
@@ -94,42 +93,6 @@ func (n *notifier) next(s *settings) (t Transition, receive func(Transition), do
 	return n.queue[0], s.receivers[n.delivered-1], false
 }
 
-// receivers lists the functions that are called for every transition.
-func (d *draft) receivers() (all []func(Transition)) {
-	if l := d.logger; l != nil {
-		all = append(all, func(t Transition) { logTransition(l, t) })
-	}
-	for _, h := range d.hooks {
-		if h.StateChange != nil {
-			all = append(all, h.StateChange)
-		}
-	}
-	if d.moved != nil {
-		all = append(all, d.moved)
-	}
-	return all
-}
-
-// logTransition logs a transition as [WithLogger] says.
-func logTransition(l *slog.Logger, t Transition) {
-	level := slog.LevelInfo
-	attrs := []slog.Attr{
-		slog.String("name", t.Name),
-		slog.String("from", t.From.String()),
-		slog.String("to", t.To.String()),
-		slog.String("reason", string(t.Reason)),
-		slog.Uint64("failures", t.Counts.Failures),
-	}
-	if t.To == Open {
-		level = slog.LevelWarn
-		attrs = append(attrs, slog.Time("until", t.Until))
-	}
-	if t.Cause != nil {
-		attrs = append(attrs, slog.Any("cause", t.Cause))
-	}
-	l.LogAttrs(context.Background(), level, "circuit state changed", attrs...)
-}
-
 func (s *settings) hookCall(ctx context.Context, e CallEvent) {
 	for _, h := range s.draft.hooks {
 		if h.Call != nil {
@@ -214,4 +177,20 @@ func (s *settings) logUnreturned(circuit, what string, end any) {
 	if l := s.draft.logger; l != nil {
 		l.Error("user function did not return", "name", circuit, "function", what, "end", fmt.Sprint(end))
 	}
+}
+
+// userTrips calls the user's TripWhen functions with their counts, in the order of the rules, until one says to open.
+func (s *settings) userTrips(circuit string, counts []Counts) (trip bool) {
+	for i := range s.trips.rules {
+		r := &s.trips.rules[i]
+		if r.kind != tripWhen {
+			continue
+		}
+		s.contain(circuit, "TripWhen", func() { trip = r.when(counts[0]) })
+		if trip {
+			return true
+		}
+		counts = counts[1:]
+	}
+	return false
 }

@@ -14,7 +14,7 @@ import (
 // constructor's error names every option that is wrong, with its value.
 type Option interface{ apply(*draft) }
 
-// scope says where an option may be given.
+// scope says to which functions an option may be given.
 type scope uint8
 
 const (
@@ -145,7 +145,7 @@ func IgnoreCallerDeadline() Option {
 	return circuitOption("IgnoreCallerDeadline", func(d *draft) { d.cfg.IgnoreCallerDeadline = true })
 }
 
-// WithMode sets the mode to start in. Given to Configure, it sets the mode where it differs from the one configured
+// WithMode sets the mode to start in. Given to Configure, it sets the mode only if it differs from the one configured
 // before: reloading an unchanged configuration does not undo SetMode. Default Auto.
 func WithMode(m Mode) Option {
 	return circuitOption("Mode", func(d *draft) { d.cfg.Mode, d.modeSet = m, true })
@@ -175,7 +175,7 @@ func WithHealthCheck(every time.Duration, check func(context.Context) error, opt
 	})
 }
 
-// A HealthOption tunes a health check.
+// A HealthOption configures a health check.
 type HealthOption func(*HealthCheck)
 
 // HealthTimeout sets how long one check may take before its context ends. Default 5s.
@@ -206,7 +206,7 @@ func WithRand(f func() float64) Option {
 	})
 }
 
-// WithLogger logs every change of the state, at WARN where the new state is Open and at INFO otherwise, with name, from,
+// WithLogger logs every change of the state, at WARN if the new state is Open and at INFO otherwise, with name, from,
 // to, reason, until, failures and cause; and at ERROR each panic that was recovered from a hook, a trip function or a
 // health check. Default none.
 func WithLogger(l *slog.Logger) Option {
@@ -232,7 +232,7 @@ func WithSnapshot(s Snapshot) Option {
 // WithStore makes the circuit share its state with all others of its name on the same [Store], in this process and in
 // others: they count together, open together, and share the probe slots. A call that is admitted while Closed, or
 // rejected while Open, does not wait for the store; admitting and settling a probe may, for the store's own timeout or,
-// where it does not keep that, a quarter longer. While the store cannot be reached, the circuit works alone, and no
+// if it does not keep that, a quarter longer. While the store cannot be reached, the circuit works alone, and no
 // call fails because of it; see [StoreStatus].
 //
 // NewCircuit reads the shared state before it returns, and waits for that no longer than a probe does.
@@ -262,7 +262,7 @@ func WithStore(s Store, opts ...StoreOption) Option {
 	})
 }
 
-// A StoreOption tunes what a circuit does with its [Store].
+// A StoreOption configures how a circuit uses its [Store].
 type StoreOption func(*sharingDraft)
 
 const (
@@ -315,7 +315,20 @@ func WithTimeout(t time.Duration) Option {
 	})
 }
 
-// draft is a configuration while options are being applied.
+// Options returns the configuration as options for [New], [NewCircuit] or [Circuit.Configure].
+func (c Config) Options() []Option {
+	c.Trip = slices.Clone(c.Trip)
+	return []Option{circuitOption("Config", func(d *draft) {
+		funcs := slices.DeleteFunc(slices.Clone(d.cfg.Trip), func(t TripCondition) bool { return t.kind != tripWhen })
+		d.cfg = c
+		d.cfg.Trip = append(slices.Clone(c.Trip), funcs...)
+		d.probesSet, d.leaseSet = true, true
+		d.modeSet = d.modeSet || c.Mode != Auto
+	})}
+}
+
+// draft is a configuration while options are being applied. It refers up to every part that has options: calls, groups
+// and sharing.
 type draft struct {
 	cfg                          Config
 	probesSet, leaseSet, modeSet bool

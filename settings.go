@@ -1,6 +1,8 @@
 package breaker
 
 import (
+	"context"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -89,4 +91,40 @@ func (s *settings) openJitter() float64 {
 		return 0
 	}
 	return s.draw()
+}
+
+// receivers lists the functions that are called for every transition.
+func (d *draft) receivers() (all []func(Transition)) {
+	if l := d.logger; l != nil {
+		all = append(all, func(t Transition) { logTransition(l, t) })
+	}
+	for _, h := range d.hooks {
+		if h.StateChange != nil {
+			all = append(all, h.StateChange)
+		}
+	}
+	if d.moved != nil {
+		all = append(all, d.moved)
+	}
+	return all
+}
+
+// logTransition logs a transition as [WithLogger] says.
+func logTransition(l *slog.Logger, t Transition) {
+	level := slog.LevelInfo
+	attrs := []slog.Attr{
+		slog.String("name", t.Name),
+		slog.String("from", t.From.String()),
+		slog.String("to", t.To.String()),
+		slog.String("reason", string(t.Reason)),
+		slog.Uint64("failures", t.Counts.Failures),
+	}
+	if t.To == Open {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.Time("until", t.Until))
+	}
+	if t.Cause != nil {
+		attrs = append(attrs, slog.Any("cause", t.Cause))
+	}
+	l.LogAttrs(context.Background(), level, "circuit state changed", attrs...)
 }

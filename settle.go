@@ -251,19 +251,3 @@ func (c *Circuit) sample() {
 		c.settled(nil, u)
 	}
 }
-
-// userTrips calls the user's TripWhen functions with their counts, in the order of the rules, until one says to open.
-func (s *settings) userTrips(circuit string, counts []Counts) (trip bool) {
-	for i := range s.trips.rules {
-		r := &s.trips.rules[i]
-		if r.kind != tripWhen {
-			continue
-		}
-		s.contain(circuit, "TripWhen", func() { trip = r.when(counts[0]) })
-		if trip {
-			return true
-		}
-		counts = counts[1:]
-	}
-	return false
-}

@@ -39,6 +39,25 @@ const (
 	Ignored // says nothing about the dependency: neither counted for nor against it; a probe slot is handed back
 )
 
+// Counts is what was counted during an epoch (one stay in a state), or in the trip policy's window.
+type Counts struct {
+	Successes            uint64 `json:"successes"`
+	Failures             uint64 `json:"failures"`
+	Ignored              uint64 `json:"ignored"`
+	Slow                 uint64 `json:"slow"`                  // calls that took the slow limit or longer; 0 without SlowCallRate
+	ConsecutiveFailures  uint64 `json:"consecutive_failures"`  // since the last success
+	ConsecutiveSuccesses uint64 `json:"consecutive_successes"` // since the last failure
+}
+
+// Rate is the share of failures among successes and failures, from 0 to 1; 0 when there were none.
+func (c Counts) Rate() float64 {
+	n := float64(c.Successes) + float64(c.Failures)
+	if n == 0 {
+		return 0
+	}
+	return float64(c.Failures) / n
+}
+
 var (
 	stateNames   = []string{"closed", "half-open", "open"}
 	modeNames    = []string{"auto", "forced-open", "forced-closed", "shadow"}
