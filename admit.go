@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// call is one admitted call until it settles.
+// call is one admitted call, until it settles.
 type call struct {
-	word    uint64 // the word that admitted it
-	cell    *cell  // nil: not on the fast path; of word, only the epoch means something
+	word    uint64 // the word that admitted it; without a cell only its epoch is valid
+	cell    *cell  // where the fast path counts it; nil: admitted under the lock, or timed
 	start   int64
-	lease   int64 // of a probe
+	lease   int64 // probe: when its slot falls free by itself
 	probe   bool
-	state   State
+	state   State // that admitted it
 	settled bool
-	ended   uint32 // of a Permit, atomic: 1 once somebody settles it
+	ended   uint32 // Permit only, atomic: 1 from the first settlement on
 }
 
-// admit lets a call pass or returns why not. Closed and undisturbed, it is one load and one add.
+// admit admits a call or returns the rejection. On the fast path it is one load and one add. Do has a copy of it inline.
 func (c *Circuit) admit(ctx context.Context, k *call) error {
 	w := c.word.Load()
 	if w&wordFast == 0 {
@@ -38,35 +38,35 @@ func (k *call) enter(c *Circuit, w uint64) {
 	}
 }
 
-// shut is a rejection that holds until a time.
+// cachedRejection is a rejection that calls are given without the lock until it expires, or until the machine moves.
 type cachedRejection struct {
 	err     *OpenError
 	refusal refusal
-	until   int64
-	fast    bool // nobody wants to be told, and time.Since(base) is the time
+	expires int64
+	fast    bool // Do may serve it inline: no hook for it, and time.Since(base) is the time
 	base    time.Time
 	time    *timeline
-	notify  *settings // whose Reject hooks want to know; nil: nobody does
+	notify  *settings // whose Reject hooks are to be called; nil: there are none
 }
 
-// now is the time where it is quick.
+// now is the time, if fast is set.
 func (sh *cachedRejection) now() int64 { return int64(time.Since(sh.base)) }
 
-// rejectCached rejects a call where a rejection given before still holds. It takes no lock, and nearly all of its time is the
-// clock's.
+// rejectCached returns the cached rejection if there is one that has not expired. It takes no lock; nearly all of its
+// time is spent reading the clock.
 func (c *Circuit) rejectCached(ctx context.Context) error {
 	sh := c.cachedRejection.Load()
 	if sh == nil {
 		return nil
 	}
-	if sh.until != never {
+	if sh.expires != never {
 		var now int64
 		if t := sh.time; t.clock == nil {
-			now = int64(time.Since(t.base)) // as t.now does, which is too large to be inlined
+			now = int64(time.Since(t.base)) // what t.now does, written out: t.now is too large to be inlined
 		} else {
 			now = t.injectedNow()
 		}
-		if now >= sh.until {
+		if now >= sh.expires {
 			return nil
 		}
 	}
@@ -80,13 +80,14 @@ func (c *Circuit) rejectCached(ctx context.Context) error {
 	return sh.err
 }
 
-// retryCountRejection counts a rejection that has met another call at its counter.
+// retryCountRejection counts a rejection whose first try to count collided with another call.
 func (c *Circuit) retryCountRejection(cl *cell) {
 	c.contended()
 	cl.rejected.Add(1)
 }
 
-// admitSlow lets a call pass that only wants to know when it starts; otherwise it asks the machine.
+// admitSlow admits a call off the fast path: without the lock if the word says that only its start time is needed,
+// otherwise by asking the machine.
 func (c *Circuit) admitSlow(ctx context.Context, k *call, w uint64) error {
 	s := c.load()
 	now := s.time.now()
@@ -98,6 +99,7 @@ func (c *Circuit) admitSlow(ctx context.Context, k *call, w uint64) error {
 	return c.admitUnderLock(ctx, k, now)
 }
 
+// admitUnderLock asks the machine. With a store it first asks that for a probe slot where one is needed.
 func (c *Circuit) admitUnderLock(ctx context.Context, k *call, now int64) error {
 	var fx effects
 	e := event{kind: eventAdmit, now: now}
@@ -144,12 +146,12 @@ func (c *Circuit) admitUnderLock(ctx context.Context, k *call, now int64) error 
 	return err
 }
 
-// announce tells the hooks about an admission. If one of them ends the goroutine, the call will never be made: what it
-// took is handed back.
+// notifyAdmission calls the hooks after the machine has admitted or rejected a call. If a hook ends the goroutine, the
+// call will never be made: it is settled as Ignored, which gives back its probe slot.
 func (c *Circuit) notifyAdmission(ctx context.Context, s *settings, k *call, n *notifier, rejection error, passed bool) {
-	told := false
+	returned := false
 	defer func() {
-		if passed && !told {
+		if passed && !returned {
 			c.settle(ctx, k, Ignored, nil)
 		}
 	}()
@@ -157,11 +159,11 @@ func (c *Circuit) notifyAdmission(ctx context.Context, s *settings, k *call, n *
 	if s.onReject && rejection != nil {
 		s.hookReject(ctx, RejectEvent{Name: c.name, Err: rejection, Shadow: passed})
 	}
-	told = true
+	returned = true
 }
 
-// rejectionLocked returns the error for a refusal. One error serves until the machine moves; the lock-free path gives it
-// out for as long as it is sure to hold.
+// rejectionLocked returns the error for a refusal and caches it. The error is the same until the machine moves; calls
+// get it without the lock until it expires, which is the first instant at which the machine might decide otherwise.
 func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 	if r == refusedInFlight {
 		return ErrTooManyInFlight
@@ -173,30 +175,31 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 	if c.lastFailure != nil && c.m.state != Closed {
 		e.Cause = c.lastFailure.cause
 	}
-	sh := &cachedRejection{err: e, refusal: r, until: c.nextProbeLocked(), time: s.time, base: s.time.base}
+	sh := &cachedRejection{err: e, refusal: r, expires: c.nextProbeLocked(), time: s.time, base: s.time.base}
 	sh.fast = s.time.clock == nil && !s.onReject && r != refusedForced
 	if s.onReject {
 		sh.notify = s
 	}
 	switch r {
 	case refusedForced:
-		sh.until = never
+		sh.expires = never
 		e.at = never
 	case refusedRamp:
-		e.at, sh.until = c.m.ramp, c.m.since
+		e.at, sh.expires = c.m.ramp, c.m.since
 		e.Until = s.time.anchor().at(c.m.ramp)
 	default:
-		e.at = c.slotFreeAtLocked(sh.until)
+		e.at = c.slotFreeAtLocked(sh.expires)
 		e.Until = s.time.anchor().at(e.at)
 	}
 	if c.m.mode == Shadow {
-		sh.until = c.m.since // nobody is rejected without the machine
+		sh.expires = c.m.since // expired from the start: in Shadow the machine must see every call
 	}
 	c.cachedRejection.Store(sh)
 	return e
 }
 
-// opened returns the rejection that a call would meet now because the circuit is open, and counts nothing.
+// openRejection returns the rejection that a call would get now if the circuit is open or forced open; nil otherwise. It
+// counts nothing.
 func (c *Circuit) openRejection() error {
 	if c.word.Load()&(wordFast|wordTimed) != 0 {
 		return nil
@@ -211,9 +214,9 @@ func (c *Circuit) openRejection() error {
 	return nil
 }
 
-// refusalLocked says why a call would be rejected now. It moves nothing.
+// refusalLocked says why a call would be rejected now. It changes nothing.
 func (c *Circuit) refusalLocked(s *settings, now int64) refusal {
-	m := c.m // a copy
+	m := c.m // a copy, so that its time can be set
 	m.now = max(m.now, now)
 	if m.mode == ForcedClosed || m.mode == Shadow {
 		return admitted

@@ -8,30 +8,31 @@ import (
 	"time"
 )
 
-// Breaker is a typed view of a [Circuit] plus the call's own policies. Several views, of different types, may share one
-// circuit (Over). It is safe for concurrent use. Make one with New or Over: the zero value panics and says so.
+// Breaker is a typed view of a [Circuit], with the call options: timeout, retries, fallbacks. Several views, of
+// different types, may share one circuit (Over). It is safe for concurrent use. Make one with New or Over: the zero
+// value panics and says so.
 type Breaker[T any] struct {
 	circuit *Circuit
-	policy  *callPolicy[T] // nil for a breaker made by New without call options
+	policy  *callPolicy[T] // nil for a breaker of New without call options
 }
 
-// plan is a call's policies.
+// callPolicy is a breaker's call options. It is immutable.
 type callPolicy[T any] struct {
 	view      bool // made by Over
-	direct    bool // the first attempt needs nothing but the circuit
+	direct    bool // Do may make the first attempt itself, without try
 	timeout   time.Duration
 	result    func(T, error) Outcome
 	retry     *retryPolicy
 	fallbacks []fallback[T]
-	lastGood  []*lastGood[T] // those of fallbacks that remember
+	lastGood  []*lastGood[T] // those of fallbacks that are by WithLastGood
 }
 
-// Result is a call with what happened on the way.
+// Result is the outcome of Try: the answer and how it came about.
 type Result[T any] struct {
 	Value    T
 	Err      error
-	Attempts int    // how often fn ran
-	Rescue   Rescue // what answered in the dependency's place; "" for the dependency itself
+	Attempts int    // how often fn was called
+	Rescue   Rescue // where the answer came from; "" for a first attempt that succeeded, or no answer
 }
 
 // New makes a circuit and a typed view of it. The error names every option that is wrong.
@@ -71,7 +72,7 @@ func Must[B any](b B, err error) B {
 	return b
 }
 
-// newCallPolicy takes the call options out of a draft; nil where there are none.
+// newCallPolicy is the call options of a draft; nil if there are none.
 func newCallPolicy[T any](d *draft) *callPolicy[T] {
 	p := &callPolicy[T]{timeout: d.call.timeout, retry: d.call.retry}
 	if d.call.result != nil {
@@ -89,13 +90,13 @@ func newCallPolicy[T any](d *draft) *callPolicy[T] {
 	return p
 }
 
-// over is a view of c with the plan.
+// newView is a breaker of c with the policy.
 func (p *callPolicy[T]) newView(c *Circuit) *Breaker[T] {
 	b := p.bind(c)
 	return &b
 }
 
-// bound is a view of c with the plan; where the plan remembers answers, with a memory of its own.
+// bind is newView by value. With WithLastGood every breaker has a memory of its own.
 func (p *callPolicy[T]) bind(c *Circuit) Breaker[T] {
 	if p != nil && len(p.lastGood) > 0 {
 		p = p.withMemory(c)
@@ -103,10 +104,10 @@ func (p *callPolicy[T]) bind(c *Circuit) Breaker[T] {
 	return Breaker[T]{circuit: c, policy: p}
 }
 
-// Do calls fn if the circuit admits it, and returns what fn returned, or what the call's policies make of it. A rejected
-// call returns the zero T and an [*OpenError], or [ErrTooManyInFlight]; a context that is already done returns its error
-// before anything is counted. The outcome is settled however fn ends: return, panic or runtime.Goexit, the latter two of
-// which go on as they were.
+// Do calls fn if the circuit admits it, and returns what fn returned, or what retries and fallbacks made of it. A
+// rejected call returns the zero T and an [*OpenError], or [ErrTooManyInFlight]. If the context is already done, its
+// error is returned before anything is counted. The outcome is settled however fn ends; a panic or runtime.Goexit in fn
+// goes on to the caller.
 func (b *Breaker[T]) Do(ctx context.Context, fn func(context.Context) (T, error)) (v T, err error) {
 	c := b.load()
 	if b.policy != nil && !b.policy.direct || fn == nil {
@@ -116,14 +117,14 @@ func (b *Breaker[T]) Do(ctx context.Context, fn func(context.Context) (T, error)
 	if err := ctx.Err(); err != nil {
 		return v, err
 	}
-	w := c.word.Load() // from here to the defer it is c.admit, whose call would be a tenth of the time
+	w := c.word.Load() // up to the defer this is c.admit inline: calling it would take a tenth of Do's time
 	if w&wordFast == 0 {
 		if sh := c.cachedRejection.Load(); sh != nil {
 			if !sh.fast {
 				if err := c.rejectCached(ctx); err != nil {
 					return b.afterRefusal(ctx, fn, err)
 				}
-			} else if sh.now() < sh.until { // c.rejectCached: of 32 ns the clock has 23, and the two calls had 2
+			} else if sh.now() < sh.expires { // c.rejectCached inline: of 32 ns the clock takes 23, and the two calls took 2
 				cl := c.counters()
 				if n := cl.rejected.Load(); !cl.rejected.CompareAndSwap(n, n+1) {
 					c.retryCountRejection(cl)
@@ -158,7 +159,7 @@ func (b *Breaker[T]) Do(ctx context.Context, fn func(context.Context) (T, error)
 	return v, err
 }
 
-// refused is the end of a call that the circuit did not admit.
+// afterRefusal ends a call that the circuit did not admit: fallbacks may answer it.
 func (b *Breaker[T]) afterRefusal(ctx context.Context, fn func(context.Context) (T, error), err error) (v T, _ error) {
 	if b.policy == nil {
 		return v, err
@@ -167,28 +168,28 @@ func (b *Breaker[T]) afterRefusal(ctx context.Context, fn func(context.Context) 
 	return r.Value, r.Err
 }
 
-// Try is Do with an account of what happened.
+// Try is Do, but also returns how the answer came about.
 func (b *Breaker[T]) Try(ctx context.Context, fn func(context.Context) (T, error)) Result[T] {
 	b.load()
 	return b.try(ctx, fn, nil)
 }
 
-// DoOr is Do with an alternative of last resort: alt answers where the call was rejected or failed, and is told why. It
-// is not asked after a success, after an Ignored outcome, or after the caller's own cancel. If it fails too, the error
-// is both.
+// DoOr is Do with a last fallback for this call: alt answers if the call was rejected or failed and no other fallback
+// has answered; it gets the error. It is not called after a success, after an Ignored outcome, or after the caller has
+// canceled. If alt fails too, the error wraps both.
 func (b *Breaker[T]) DoOr(ctx context.Context, fn func(context.Context) (T, error), alt func(context.Context, error) (T, error)) (T, error) {
 	b.load()
 	r := b.try(ctx, fn, alt)
 	return r.Value, r.Err
 }
 
-// Wrap returns fn behind the breaker: calling it is Do.
+// Wrap returns a function that calls Do with fn.
 func (b *Breaker[T]) Wrap(fn func(context.Context) (T, error)) func(context.Context) (T, error) {
 	b.load()
 	return func(ctx context.Context) (T, error) { return b.Do(ctx, fn) }
 }
 
-// Circuit returns the circuit that b is a view of. Its Run and Acquire know nothing of b's call options.
+// Circuit returns the circuit that b is a view of. Its Run and Acquire do not apply b's call options.
 func (b *Breaker[T]) Circuit() *Circuit { return b.load() }
 
 // Name is the circuit's name.
@@ -220,7 +221,7 @@ func (b *Breaker[T]) load() *Circuit {
 	return b.circuit
 }
 
-// entry is what comes before anything is counted or taken.
+// precheck is what is checked before anything is counted or taken.
 func precheck(ctx context.Context, nilFunc bool) error {
 	if nilFunc {
 		return ErrNilFunc
@@ -228,24 +229,24 @@ func precheck(ctx context.Context, nilFunc bool) error {
 	return ctx.Err()
 }
 
-// attempt is one passage through the circuit.
+// attempt is the result of one attempt: one call of fn, or its rejection.
 type attempt[T any] struct {
 	value   T
 	err     error
 	outcome Outcome
-	ran     bool
+	ran     bool // false: rejected
 	rescue  bool // a retry or a fallback may answer instead
 }
 
-// ended is an attempt that ran. overran says that it took longer than it may: a value that it brought all the same is
-// the answer.
+// finishedAttempt is the result of an attempt that ran. overran says that it took longer than its timeout. Such an
+// attempt is a Failure; if it returned a value nevertheless, that is the answer, and nothing is done about it.
 func finishedAttempt[T any](v T, err error, o Outcome, overran bool) attempt[T] {
 	a := attempt[T]{value: v, err: err, outcome: o, ran: true}
 	a.rescue = o == Failure && !(overran && err == nil) || o == Ignored && rejection(err)
 	return a
 }
 
-// try is Do with all the call's policies.
+// try is Do with everything that the call options ask for.
 func (b *Breaker[T]) try(ctx context.Context, fn func(context.Context) (T, error), alt func(context.Context, error) (T, error)) Result[T] {
 	if err := precheck(ctx, fn == nil); err != nil {
 		return Result[T]{Err: err}
@@ -261,7 +262,7 @@ func (b *Breaker[T]) try(ctx context.Context, fn func(context.Context) (T, error
 	return b.afterFirst(ctx, fn, alt, a, loop)
 }
 
-// goOn takes a call on from its first attempt: retries, then fallbacks.
+// afterFirst does what follows the first attempt: retries, then fallbacks.
 func (b *Breaker[T]) afterFirst(ctx context.Context, fn func(context.Context) (T, error), alt func(context.Context, error) (T, error), a attempt[T], loop retryLoop) (r Result[T]) {
 	r.Value, r.Err = a.value, a.err
 	if a.ran {
@@ -276,10 +277,10 @@ func (b *Breaker[T]) afterFirst(ctx context.Context, fn func(context.Context) (T
 	return r
 }
 
-// retry repeats the attempt a while it fails and the policy allows. a becomes the last attempt.
+// retry repeats the attempt a as long as it fails and the policy allows. a becomes the last attempt.
 func (b *Breaker[T]) retry(ctx context.Context, fn func(context.Context) (T, error), a *attempt[T], r *Result[T], loop *retryLoop) {
 	c := b.circuit
-	var last, because error // what failed before
+	var last, because error // the last failure; why there is no further attempt
 	for a.ran && a.rescue && a.outcome == Failure && ctx.Err() == nil {
 		last = a.err
 		if last == nil {
@@ -309,7 +310,7 @@ func (b *Breaker[T]) retry(ctx context.Context, fn func(context.Context) (T, err
 	r.Err = retried(r.Attempts, r.Err)
 }
 
-// attempt passes the circuit once: admission, the attempt's own timeout, settlement.
+// attempt makes one attempt: admission, fn under the attempt's timeout, settlement.
 func (b *Breaker[T]) attempt(ctx context.Context, fn func(context.Context) (T, error)) (a attempt[T]) {
 	c := b.circuit
 	var k call
@@ -342,10 +343,10 @@ func (b *Breaker[T]) attempt(ctx context.Context, fn func(context.Context) (T, e
 	return a
 }
 
-// errAttemptTimeout is the cause of an attempt's end by WithTimeout.
+// errAttemptTimeout is the cause of a context that WithTimeout has ended.
 var errAttemptTimeout = fmt.Errorf("breaker: attempt timed out: %w", context.DeadlineExceeded)
 
-// call runs fn under the attempt's own timeout, and reports whether it took longer.
+// call calls fn under the attempt's timeout, and reports whether it took longer than that.
 func (b *Breaker[T]) call(ctx context.Context, fn func(context.Context) (T, error)) (v T, err error, overran bool) {
 	if b.policy == nil || b.policy.timeout == 0 {
 		v, err = fn(ctx)
@@ -358,7 +359,7 @@ func (b *Breaker[T]) call(ctx context.Context, fn func(context.Context) (T, erro
 	defer cancel()
 	v, err = fn(attemptCtx)
 	switch attemptCtx.Err() {
-	case nil: // its timer may be late
+	case nil: // the context's timer may be late
 		overran = t.now()-start >= int64(limit)
 	case context.DeadlineExceeded:
 		overran = context.Cause(attemptCtx) == errAttemptTimeout
@@ -366,7 +367,7 @@ func (b *Breaker[T]) call(ctx context.Context, fn func(context.Context) (T, erro
 	return v, err, overran
 }
 
-// classify says what one attempt means.
+// classify decides which outcome an attempt is.
 func (b *Breaker[T]) classify(ctx context.Context, v T, err error, overran bool) Outcome {
 	s := b.circuit.load()
 	if overran && (err == nil || ctx.Err() == nil || !errors.Is(ctx.Err(), context.Canceled)) {

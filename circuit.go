@@ -10,40 +10,42 @@ import (
 // Circuit guards one dependency. It knows no result type; a [Breaker] is a typed view of one. It is safe for concurrent
 // use. Make one with NewCircuit: the zero value panics and says so.
 //
-// A call on a closed circuit takes no lock: it adds to a counter. What the machine in state.go decides, it decides under
-// mu; word and shut publish as much of it as lock-free readers need.
+// A call on a closed circuit takes no lock: it only adds to a counter. The state machine (state.go) runs under mu. What
+// calls need to know of its decisions without the lock is published in word and in cachedRejection.
 type Circuit struct {
-	word            atomic.Uint64                   // the machine's epoch and how to pass it; see wordFast
+	word            atomic.Uint64                   // the epoch, and what a call has to do in it: see word.go
 	settings        atomic.Pointer[settings]        // the configuration in force
-	cachedRejection atomic.Pointer[cachedRejection] // a rejection that holds without asking the machine
-	shards          atomic.Pointer[shards]          // counters, once the one below was seen contended
-	cell            cell
+	cachedRejection atomic.Pointer[cachedRejection] // a rejection to give out without the lock; nil: none
+	shards          atomic.Pointer[shards]          // the counters of a contended circuit; nil until it is one
+	cell            cell                            // the counters of a circuit without contention; shards add to them
 	name            string
-	contention      atomic.Uint32 // how often two calls met at cell
+	contention      atomic.Uint32 // how often two calls wanted the same counter at once
 
 	mu               sync.Mutex
-	watched          bool   // somebody wants to know what is in flight
-	untracked        bool   // what starts on the fast path is not counted
-	run              uint32 // failures in a row; void once successes() is not runMark
-	runMark          uint64 // this epoch's successes at the last failure
-	lockedSuccesses  uint64 // this epoch's successes besides those in the cells
-	earlierSuccesses uint64 // successes before this epoch, and late ones
-	failures         uint64
-	failuresBefore   uint64 // of those, the ones before this epoch and the late ones
+	watched          bool   // InFlight has been asked for: from now on the starts of calls are always counted
+	untracked        bool   // the starts of calls on the fast path are not counted
+	run              uint32 // consecutive failures; valid while successesLocked() == runMark
+	runMark          uint64 // this epoch's successes at its last failure
+	lockedSuccesses  uint64 // this epoch's successes that are not in the cells
+	earlierSuccesses uint64 // successes of earlier epochs, and late ones
+	failures         uint64 // all, late ones included
+	failuresBefore   uint64 // of failures: those of earlier epochs, and late ones
 	m                machine
-	memory           *memory      // the trip policy's windows; nil where the run is all
-	lastFailure      *lastFailure // the last failure; nil before the first
-	extras           *extras      // what few circuits need; nil until one does
+	memory           *memory      // the trip policy's windows; nil if it needs none
+	lastFailure      *lastFailure // nil before the first failure
+	extras           *extras      // what few circuits need; nil until it is needed
 }
 
-// trouble is the last failure.
+// lastFailure is the last failure of a circuit, and the reason why it is open.
 type lastFailure struct {
-	err   error // of the present run
+	err   error // nil once a success has ended the run of failures
 	at    int64
-	cause error // whatever run it was of; once the circuit is open, what opened it
+	cause error // like err, but kept after the run; while the circuit is open, what opened it
 }
 
-// rare is what most circuits never need.
+// extras is what most circuits never need. It is apart from Circuit to keep an idle one small, and holds the state
+// of parts that stand above: the notifier, health checks and sharing. The fields named
+// ...Before hold what was counted in earlier epochs, and late.
 type extras struct {
 	ignored       uint64
 	ignoredBefore uint64
@@ -60,7 +62,7 @@ type extras struct {
 }
 
 // Source gives the circuits that something holds. A Circuit is a Source of itself; groups, pools and transports are
-// Sources too. Adapters for metrics, traces and pages take Sources.
+// Sources too. The adapters for metrics, traces and status pages take Sources.
 type Source interface {
 	Circuits() iter.Seq2[string, *Circuit]
 }
@@ -83,7 +85,7 @@ func newCircuit(name string, d *draft) (*Circuit, error) {
 	return c, nil
 }
 
-// init puts a new circuit to work. d is what s was made of.
+// init completes a new circuit. s was made from d.
 func (c *Circuit) init(s *settings, d *draft) {
 	c.settings.Store(s)
 	c.memory = s.trips.newMemory()
@@ -118,7 +120,7 @@ func (c *Circuit) load() *settings {
 // Name returns the name given at construction.
 func (c *Circuit) Name() string { c.load(); return c.name }
 
-// Config returns what is in force, with every default filled in.
+// Config returns the configuration in force, with every default filled in.
 func (c *Circuit) Config() Config { return c.load().config() }
 
 // Circuits yields the circuit itself: a Circuit is a [Source].
@@ -126,8 +128,8 @@ func (c *Circuit) Circuits() iter.Seq2[string, *Circuit] {
 	return func(yield func(string, *Circuit) bool) { yield(c.Name(), c) }
 }
 
-// State is the machine's state now: never Open after the open period has ended. It only reads, and says nothing of the
-// mode.
+// State is the circuit's state now. A circuit whose open period has ended is HalfOpen, even if no call has come since.
+// The mode does not change the state: a circuit in ForcedOpen may be Closed. State changes nothing.
 func (c *Circuit) State() State {
 	now := c.load().time.now()
 	c.mu.Lock()
@@ -135,7 +137,7 @@ func (c *Circuit) State() State {
 	return c.m.stateAt(now)
 }
 
-// Ready reports whether a call would be admitted now. It spends nothing.
+// Ready reports whether a call would be admitted now. It takes no probe slot and counts nothing.
 func (c *Circuit) Ready() bool {
 	s := c.load()
 	if c.word.Load()&(wordFast|wordTimed) != 0 {
@@ -155,12 +157,13 @@ func (c *Circuit) Run(ctx context.Context, fn func(context.Context) error) error
 		c.load()
 		return ErrNilFunc
 	}
-	b := Breaker[struct{}]{circuit: c}
+	b := Breaker[struct{}]{circuit: c} // refers up to breaker.go, so that a call is written once
 	_, err := b.Do(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, fn(ctx) })
 	return err
 }
 
-// stepLocked runs the machine and does what follows from a change of its state. err is what a change to Open is due to.
+// stepLocked gives an event to the machine and carries out what follows from it: it tells the hooks, starts or stops the
+// health check, begins a new epoch's counts and publishes the word. err is the cause if the circuit opens.
 func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 	m := &c.m
 	epoch, mode, leases := m.epoch, m.mode, len(m.leases)
@@ -182,7 +185,7 @@ func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 		c.cachedRejection.Store(nil)
 	}
 	c.publishLocked(s)
-	if m.epoch != epoch { // what was in the cells has been taken out
+	if m.epoch != epoch { // publishLocked has moved the cells' successes into lockedSuccesses
 		c.earlierSuccesses += c.lockedSuccesses
 		c.lockedSuccesses = 0
 		if c.memory != nil {
@@ -191,12 +194,13 @@ func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 	}
 }
 
-// beginEpochLocked starts a new epoch: what happened goes to whoever wants to know, and the counts start at 0.
+// beginEpochLocked starts the counts of a new epoch at 0, after queueing the transitions that led to it, with the counts
+// of the epoch that has ended, for the hooks.
 func (c *Circuit) beginEpochLocked(s *settings, fx *effects, err error) {
 	c.endRunLocked(s)
 	var counts Counts
-	told := len(s.receivers) > 0 && !c.joiningLocked()
-	if told {
+	notify := len(s.receivers) > 0 && !c.joiningLocked()
+	if notify {
 		counts = c.epochCountsLocked(s)
 	}
 	for i := range fx.moved {
@@ -208,7 +212,7 @@ func (c *Circuit) beginEpochLocked(s *settings, fx *effects, err error) {
 		} else {
 			c.stopHealthLocked()
 		}
-		if told {
+		if notify {
 			c.extrasLocked().notifier.add(c.transitionLocked(s, mv, counts, cause))
 		}
 		counts = Counts{}
@@ -226,8 +230,9 @@ func (c *Circuit) beginEpochLocked(s *settings, fx *effects, err error) {
 	}
 }
 
-// causeLocked records why the circuit opens: the error of the call that did it, or the last failure where a success did,
-// by being the call that filled the policy's minimum; by hand, what the hand gave.
+// causeLocked records and returns why the circuit opens. That is err, the error of the call that opened it. A success
+// opens a circuit too, by being the call that reaches a rate's minCalls: then it is the last failure before. Where an
+// operator or another process opened it, it is the error they gave, even if that is nil.
 func (c *Circuit) causeLocked(err error, mv *move) error {
 	if err != nil {
 		c.setLastFailureLocked(err, mv.at)
@@ -241,6 +246,7 @@ func (c *Circuit) causeLocked(err error, mv *move) error {
 	return c.lastFailure.cause
 }
 
+// setLastFailureLocked records a failure.
 func (c *Circuit) setLastFailureLocked(err error, now int64) {
 	t := c.lastFailure
 	if t == nil {
@@ -250,6 +256,7 @@ func (c *Circuit) setLastFailureLocked(err error, now int64) {
 	t.err, t.at, t.cause = err, now, err
 }
 
+// transitionLocked is a move as the hooks are told of it.
 func (c *Circuit) transitionLocked(s *settings, mv *move, counts Counts, cause error) Transition {
 	wall := s.time.anchor()
 	t := Transition{Name: c.name, From: mv.from, To: mv.to, Reason: reasons[mv.reason], At: wall.at(mv.at), Epoch: mv.epoch, Counts: counts, Cause: cause, Remote: mv.reason == byRemote}
@@ -262,6 +269,7 @@ func (c *Circuit) transitionLocked(s *settings, mv *move, counts Counts, cause e
 	return t
 }
 
+// extrasLocked returns extras, and makes them first if there are none.
 func (c *Circuit) extrasLocked() *extras {
 	if c.extras == nil {
 		c.extras = &extras{}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// DefaultClassifier takes nil for Success, a rejection by an inner circuit or limiter (ErrOpen or ErrTooManyInFlight
-// anywhere in the chain) for Ignored, since the dependency was not asked, and everything else for Failure.
+// DefaultClassifier returns Success for nil, and Ignored for the rejection by another circuit or limiter (ErrOpen or
+// ErrTooManyInFlight anywhere in the chain), since the dependency was not called. Every other error is a Failure.
 func DefaultClassifier(err error) Outcome {
 	switch {
 	case err == nil:
@@ -19,7 +19,7 @@ func DefaultClassifier(err error) Outcome {
 	return Failure
 }
 
-// preclassify decides what comes before every classifier: the caller's own cancel, then the lists.
+// preclassify decides what no classifier is asked about: the caller's own cancel, then WithFailOn, then WithIgnore.
 func (s *settings) preclassify(ctx context.Context, err error) (Outcome, bool) {
 	if err == nil {
 		return Success, false
@@ -40,7 +40,7 @@ func (s *settings) preclassify(ctx context.Context, err error) (Outcome, bool) {
 	return Success, false
 }
 
-// validOutcome takes what a classifier returned for Failure where it is no Outcome.
+// validOutcome turns what is no Outcome into Failure.
 func validOutcome(o Outcome) Outcome {
 	if int(o) >= len(outcomeNames) {
 		return Failure
@@ -49,7 +49,7 @@ func validOutcome(o Outcome) Outcome {
 }
 
 // rejection reports whether an error is a circuit's or limiter's refusal to call. It is errors.Is for both targets at
-// once, which saves every failure 5 ns.
+// once, which saves 5 ns for each failure.
 func rejection(err error) bool {
 	for err != nil {
 		if err == ErrOpen || err == ErrTooManyInFlight {
@@ -70,7 +70,7 @@ func rejection(err error) bool {
 	return false
 }
 
-// hint is how long a failure asks to be left alone, within what WithOpenHint allows.
+// hint is how long a failure asks callers to wait (RetryAfter), within the limit of WithOpenHint.
 func (s *settings) hint(err error) time.Duration {
 	if s.hintMax == 0 || err == nil {
 		return 0
@@ -78,8 +78,8 @@ func (s *settings) hint(err error) time.Duration {
 	return min(max(0, retryAfter(err)), s.hintMax)
 }
 
-// retryAfter finds the first RetryAfter in an error's chain. It is errors.As for the one question that every failure is
-// asked, without its cost.
+// retryAfter returns the first RetryAfter in an error's chain; 0 if there is none. Every failure is asked, and errors.As
+// would cost more.
 func retryAfter(err error) time.Duration {
 	for err != nil {
 		switch e := err.(type) {

@@ -1,19 +1,18 @@
 package breaker
 
 import (
-	"slices"
 	"time"
 )
 
-// Config is the circuit options as data: each field is the option of the same name, with its meaning, units and range.
-// A literal's zeros are zeros, not defaults: start from [DefaultConfig] or [ParseConfig].
+// Config is the circuit options as data. Each field has the meaning, units and range of the option of the same name. A
+// zero field is 0, not the default: start from [DefaultConfig] or [ParseConfig].
 //
-// Functions are not data. Where a Config is applied to a running circuit, a classifier, a TripWhen or a health check
-// that is already in force stays.
+// Functions are not part of a Config. If one is applied to a running circuit, the circuit keeps its classifier, TripWhen
+// functions and health check.
 type Config struct {
 	FailureThreshold     int             // default 5
 	FailureWindow        time.Duration   // default 0: any spacing
-	Trip                 []TripCondition // default none: FailureThreshold and FailureWindow decide. Without TripWhen
+	Trip                 []TripCondition // default none: FailureThreshold and FailureWindow decide. It holds no TripWhen
 	SuccessThreshold     int             // default 2
 	HalfOpenProbes       int             // default SuccessThreshold
 	OpenTimeout          time.Duration   // default 30s
@@ -24,10 +23,10 @@ type Config struct {
 	MaxInFlight          int             // default 0 = off
 	IgnoreCallerDeadline bool            // default false
 	Mode                 Mode            // the mode to start in; default Auto
-	HealthCheck          HealthCheck     // when to run a check given by WithHealthCheck; inert without one
+	HealthCheck          HealthCheck     // when to run the check given by WithHealthCheck; without one it has no effect
 }
 
-// trips is the conditions in force.
+// trips is the conditions in force: Trip, or what FailureThreshold and FailureWindow stand for.
 func (c Config) trips() []TripCondition {
 	if len(c.Trip) > 0 {
 		return c.Trip
@@ -35,7 +34,7 @@ func (c Config) trips() []TripCondition {
 	return []TripCondition{{kind: tripConsecutive, failures: c.FailureThreshold, within: c.FailureWindow}}
 }
 
-// OpenBackoff is the arguments of [WithOpenBackoff]. The zero value is off.
+// OpenBackoff is the arguments of [WithOpenBackoff]. The zero value turns it off.
 type OpenBackoff struct {
 	Factor float64
 	Max    time.Duration
@@ -50,7 +49,7 @@ type HealthCheck struct {
 	Jitter   time.Duration // default 0
 }
 
-// DefaultConfig is the configuration of a circuit made without options. It is the one source of every default.
+// DefaultConfig is the configuration of a circuit made without options. All defaults are defined here.
 func DefaultConfig() Config {
 	return Config{
 		FailureThreshold: 5,
@@ -61,16 +60,4 @@ func DefaultConfig() Config {
 		ProbeLease:       30 * time.Second,
 		HealthCheck:      HealthCheck{Enabled: true, Interval: 10 * time.Second, Timeout: 5 * time.Second},
 	}
-}
-
-// Options returns the configuration as options for [New], [NewCircuit] or [Circuit.Configure].
-func (c Config) Options() []Option {
-	c.Trip = slices.Clone(c.Trip)
-	return []Option{circuitOption("Config", func(d *draft) {
-		funcs := slices.DeleteFunc(slices.Clone(d.cfg.Trip), func(t TripCondition) bool { return t.kind != tripWhen })
-		d.cfg = c
-		d.cfg.Trip = append(slices.Clone(c.Trip), funcs...)
-		d.probesSet, d.leaseSet = true, true
-		d.modeSet = d.modeSet || c.Mode != Auto
-	})}
 }

@@ -5,8 +5,8 @@ import "fmt"
 // Trip opens the circuit now, as if the policy had tripped, for a full open period. On an open circuit it changes
 // nothing. cause may be nil.
 //
-// With a [Store] Trip, Reset and OfferProbe move all circuits of the name, and do not wait for it; Sync does. Where the
-// store is away, the circuit moves alone, and Trip and Reset are made up for when the store is back.
+// With a [Store], Trip, Reset and OfferProbe move all circuits of the name. They do not wait for the store; Sync does.
+// While the store cannot be reached, the circuit moves alone, and moves the others for Trip and Reset once it can.
 func (c *Circuit) Trip(cause error) {
 	s := c.load()
 	e := event{kind: eventTrip, hint: int64(s.hint(cause)), random: s.openJitter()}
@@ -25,7 +25,7 @@ func (c *Circuit) OfferProbe() {
 	c.command(c.load(), order{to: HalfOpen, why: byHealthCheck, event: event{kind: eventOfferProbe}})
 }
 
-// SetMode sets the mode. The machine keeps its state underneath.
+// SetMode sets the mode. It does not change the state. It panics if m is no Mode.
 func (c *Circuit) SetMode(m Mode) {
 	s := c.load()
 	if int(m) >= len(modeNames) {
@@ -34,14 +34,15 @@ func (c *Circuit) SetMode(m Mode) {
 	c.applyCommand(s, event{kind: eventSetMode, mode: m}, nil)
 }
 
-// command carries out an operator's move: the store's where there is one, or else the circuit's own.
+// command carries out an operator's move: through the store if there is one that takes it, otherwise on this circuit
+// alone.
 func (c *Circuit) command(s *settings, o order) {
 	if s.sharing == nil || !c.orderMove(o) {
 		c.applyCommand(s, o.event, o.cause)
 	}
 }
 
-// operate carries out a manual operation.
+// applyCommand gives the machine an event that no call has caused, and tells the hooks what has changed.
 func (c *Circuit) applyCommand(s *settings, e event, cause error) {
 	e.now = s.time.now()
 	var fx effects
@@ -53,9 +54,9 @@ func (c *Circuit) applyCommand(s *settings, e event, cause error) {
 	n.deliver(s)
 }
 
-// Configure changes what is in force by some options. If any is wrong, or may not change on a running circuit (Clock,
-// Hooks, Snapshot), it changes nothing and the error names all that are. The state, the remaining time of an open period
-// and the run of failures survive; the counts of a window survive where the window stays the same.
+// Configure applies options to the running circuit. If any is wrong, or may not change on a running circuit (Clock,
+// Hooks, Snapshot), it changes nothing and the error names every option that is wrong. The state, the remaining time of
+// an open period and the run of failures survive; the counts of a window survive where the window stays the same.
 func (c *Circuit) Configure(opts ...Option) error {
 	for {
 		old := c.load()
@@ -71,14 +72,14 @@ func (c *Circuit) Configure(opts ...Option) error {
 	}
 }
 
-// put makes c adopt settings whatever it has.
+// replaceSettings puts s in force, whatever was in force before.
 func (c *Circuit) replaceSettings(s *settings) {
 	for !c.swapSettings(c.load(), s) {
 		continue
 	}
 }
 
-// adopt puts new settings in the place of the old ones, unless those have been replaced meanwhile.
+// swapSettings puts s in force in place of old. It does nothing and returns false if old is no longer in force.
 func (c *Circuit) swapSettings(old, s *settings) bool {
 	now := s.time.now()
 	c.mu.Lock()
@@ -109,7 +110,7 @@ func (c *Circuit) swapSettings(old, s *settings) bool {
 }
 
 // Close stops the circuit's health check, reports to its [Store] what is still to be reported, and leaves the store.
-// Calls go on as before, on a circuit of this process alone. It may be called more than once.
+// The circuit can still be used: it then counts and opens alone. It may be called more than once.
 func (c *Circuit) Close() error {
 	s := c.load()
 	c.mu.Lock()

@@ -7,12 +7,12 @@ import (
 	"unsafe"
 )
 
-// cell counts what happens without the lock. ok carries in its upper 16 bits those of the word from wordTagShift on, so
-// that a success is counted under the word that admitted it or not at all.
+// cell counts what happens without the lock. The upper 16 bits of successes are the cellTag of the word under which they
+// are counted (word.go).
 type cell struct {
-	started  atomic.Uint64
-	ok       atomic.Uint64
-	rejected atomic.Uint64
+	started   atomic.Uint64
+	successes atomic.Uint64
+	rejected  atomic.Uint64
 }
 
 const (
@@ -20,21 +20,22 @@ const (
 	countMask = 1<<tagShift - 1
 )
 
-// shards are counters for many goroutines at once. A circuit makes them when it has seen calls meet at its one cell:
-// contended, one shared add costs two goroutines 25 ns each, one on a line of their own 7.
+// shards are the counters of a circuit that is called by many goroutines at once. It makes them once calls have
+// contended for its one cell: with two goroutines, an add to a shared counter costs each 25 ns, one to a counter on a
+// cache line of its own 7 ns.
 type shards struct {
-	shift uint
+	shift uint // 64 - log2(len(cells))
 	cells []paddedCell
 }
 
-// paddedCell fills two cache lines: processors fetch lines in pairs.
+// paddedCell fills two cache lines, since processors fetch them in pairs.
 type paddedCell struct {
 	cell
 	_ [128 - unsafe.Sizeof(cell{})]byte
 }
 
 const (
-	contentionToShard = 32 // a circuit that is called seldom should not grow by a chance meeting
+	contentionToShard = 32 // high enough that a circuit that is seldom called stays small
 	maxShards         = 64
 )
 
@@ -43,20 +44,21 @@ func newShards(tag uint64) *shards {
 	n = min(n, uint(bits.Len(maxShards-1)))
 	s := &shards{shift: 64 - n, cells: make([]paddedCell, 1<<n)}
 	for i := range s.cells {
-		s.cells[i].ok.Store(tag)
+		s.cells[i].successes.Store(tag)
 	}
 	return s
 }
 
-// pick chooses by where the goroutine's stack lies: goroutines have different ones, and asking costs nothing.
+// pick chooses a cell by the address of the goroutine's stack, which differs between goroutines and costs nothing to
+// get.
 func (s *shards) pick() *cell {
 	var here byte
-	const golden = 0x9E3779B97F4A7C15 // 2^64 / golden ratio: spreads neighbours
+	const golden = 0x9E3779B97F4A7C15 // 2^64 / golden ratio: spreads neighbouring stacks over the cells
 	h := uint64(uintptr(unsafe.Pointer(&here))>>11) * golden
 	return &s.cells[h>>s.shift].cell
 }
 
-// counters returns where this goroutine counts.
+// counters returns the cell in which this goroutine counts.
 func (c *Circuit) counters() *cell {
 	if s := c.shards.Load(); s != nil {
 		return s.pick()
@@ -64,7 +66,7 @@ func (c *Circuit) counters() *cell {
 	return &c.cell
 }
 
-// contended is told when two calls have met at a counter.
+// contended notes that two calls wanted the same counter at once, and makes the shards when that happens often.
 func (c *Circuit) contended() {
 	if c.contention.Add(1) != contentionToShard {
 		return
@@ -75,8 +77,6 @@ func (c *Circuit) contended() {
 		c.shards.Store(newShards(cellTag(c.word.Load())))
 	}
 }
-
-// Sums over the counters.
 
 // sumLocked adds up one counter of every cell.
 func (c *Circuit) sumLocked(of func(*cell) uint64) uint64 {
@@ -89,28 +89,15 @@ func (c *Circuit) sumLocked(of func(*cell) uint64) uint64 {
 	return n
 }
 
-// inCellsLocked is the successes counted under the present word.
+// inCellsLocked is how many successes the cells hold.
 func (c *Circuit) inCellsLocked() uint64 {
-	return c.sumLocked(func(cl *cell) uint64 { return cl.ok.Load() & countMask })
+	return c.sumLocked(func(cl *cell) uint64 { return cl.successes.Load() & countMask })
 }
 
-// successesLocked is this epoch's successes.
+// successesLocked is how many successes this epoch has had.
 func (c *Circuit) successesLocked() uint64 { return c.inCellsLocked() + c.lockedSuccesses }
 
+// rejectedLocked is how many calls were rejected since construction.
 func (c *Circuit) rejectedLocked() uint64 {
 	return c.sumLocked(func(cl *cell) uint64 { return cl.rejected.Load() })
-}
-
-// inFlightLocked is what was seen to start and has not finished. It reads the ends first, so that it is never below the
-// truth.
-func (c *Circuit) inFlightLocked() int64 {
-	ended := c.earlierSuccesses + c.lockedSuccesses + c.failures
-	if c.word.Load()&wordCountStarts != 0 {
-		ended += c.inCellsLocked()
-	}
-	if c.extras != nil {
-		ended += c.extras.ignored
-	}
-	started := c.sumLocked(func(cl *cell) uint64 { return cl.started.Load() })
-	return int64(started - ended)
 }

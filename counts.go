@@ -2,41 +2,23 @@ package breaker
 
 import "maps"
 
-// Counts is what was counted during some time: a stay in a state, or the trip policy's window.
-type Counts struct {
-	Successes            uint64 `json:"successes"`
-	Failures             uint64 `json:"failures"`
-	Ignored              uint64 `json:"ignored"`
-	Slow                 uint64 `json:"slow"`                  // calls that took the slow limit or longer; 0 without SlowCallRate
-	ConsecutiveFailures  uint64 `json:"consecutive_failures"`  // since the last success
-	ConsecutiveSuccesses uint64 `json:"consecutive_successes"` // since the last failure
-}
-
-// Rate is the share of failures among successes and failures, from 0 to 1; 0 when there were none.
-func (c Counts) Rate() float64 {
-	n := float64(c.Successes) + float64(c.Failures)
-	if n == 0 {
-		return 0
-	}
-	return float64(c.Failures) / n
-}
-
-// transferLocked enters the successes of the fast path into the windows.
+// transferLocked adds the successes that the cells have counted since the last time to the windows.
 func (c *Circuit) transferLocked(s *settings, now int64) { c.transferAsOfLocked(s, now, 0) }
 
-// transferAsOfLocked is transferLocked for a caller that knows own of these successes to be of this moment.
-func (c *Circuit) transferAsOfLocked(s *settings, now int64, own uint64) {
+// transferAsOfLocked is transferLocked where the caller knows that fresh of these successes happened just now. The times
+// of the others are estimated by transferTime.
+func (c *Circuit) transferAsOfLocked(s *settings, now int64, fresh uint64) {
 	if c.memory == nil || len(c.memory.windows) == 0 {
 		return
 	}
 	now = max(c.m.now, now)
 	n := c.inCellsLocked() - c.memory.transferred
-	own = min(own, n)
-	c.memory.addSuccesses(c.memory.transferTime(s, now), n-own)
-	c.memory.addSuccesses(now, own)
+	fresh = min(fresh, n)
+	c.memory.addSuccesses(c.memory.transferTime(s.trips, now), n-fresh)
+	c.memory.addSuccesses(now, fresh)
 }
 
-// epochCountsLocked is what the present epoch has counted.
+// epochCountsLocked is what was counted in this epoch.
 func (c *Circuit) epochCountsLocked(s *settings) Counts {
 	n := Counts{Successes: c.successesLocked(), Failures: c.failures - c.failuresBefore}
 	if c.extras != nil {
@@ -47,28 +29,28 @@ func (c *Circuit) epochCountsLocked(s *settings) Counts {
 	return n
 }
 
-// runsLocked fills in the two runs.
+// runsLocked fills in ConsecutiveFailures and ConsecutiveSuccesses.
 func (c *Circuit) runsLocked(s *settings, n *Counts) {
 	ok := c.successesLocked()
 	switch {
 	case c.m.state == HalfOpen:
 		n.ConsecutiveSuccesses = uint64(c.m.progress)
 	case c.run > 0 && c.runMark == ok:
-		n.ConsecutiveFailures = uint64(c.memory.recentRun(s, c.m.now, c.run))
+		n.ConsecutiveFailures = uint64(c.memory.recentRun(s.trips, c.m.now, c.run))
 	default:
 		n.ConsecutiveSuccesses = ok - c.runMark
 	}
 }
 
-// windowCountsLocked is what the window of a rule holds.
+// windowCountsLocked is what a rule's window holds now.
 func (c *Circuit) windowCountsLocked(s *settings, r *tripRule) Counts {
-	w := c.memory.windows[r.window].sums(c.m.now)
-	n := Counts{Successes: w.ok, Failures: w.failed, Ignored: w.ignored, Slow: w.slow}
+	w := c.memory.windows[r.window].Sums(c.m.now)
+	n := Counts{Successes: w.OK, Failures: w.Failed, Ignored: w.Ignored, Slow: w.Slow}
 	c.runsLocked(s, &n)
 	return n
 }
 
-// countsForUserLocked appends what the user's trip functions are asked about, in their order.
+// countsForUserLocked appends to all the counts for each TripWhen function, in the order of the rules.
 func (c *Circuit) countsForUserLocked(s *settings, all []Counts) []Counts {
 	for i := range s.trips.rules {
 		if r := &s.trips.rules[i]; r.kind == tripWhen {
@@ -78,7 +60,22 @@ func (c *Circuit) countsForUserLocked(s *settings, all []Counts) []Counts {
 	return all
 }
 
-// liveCountsLocked is the counts of the first rule's window that has one, while closed; those of the epoch otherwise.
+// inFlightLocked is how many calls whose start was counted have not ended. It reads the ends before the starts: a call
+// that starts or ends meanwhile can make the result too high, but never too low.
+func (c *Circuit) inFlightLocked() int64 {
+	ended := c.earlierSuccesses + c.lockedSuccesses + c.failures
+	if c.word.Load()&wordCountStarts != 0 {
+		ended += c.inCellsLocked()
+	}
+	if c.extras != nil {
+		ended += c.extras.ignored
+	}
+	started := c.sumLocked(func(cl *cell) uint64 { return cl.started.Load() })
+	return int64(started - ended)
+}
+
+// liveCountsLocked is what a Snapshot shows as Counts: the ledger's counts where the circuit follows one; while closed,
+// what the window of the first rule that has one holds; otherwise the epoch's.
 func (c *Circuit) liveCountsLocked(s *settings) Counts {
 	if n, ok := c.sharedCountsLocked(s); ok {
 		return n
@@ -93,13 +90,14 @@ func (c *Circuit) liveCountsLocked(s *settings) Counts {
 			return c.windowCountsLocked(s, r)
 		}
 		if r.kind == tripCount {
-			n.Failures = uint64(c.memory.recent[r.recent].within(c.m.now, int64(r.within)))
+			n.Failures = uint64(c.memory.recent[r.recent].Within(c.m.now, int64(r.within)))
 			return n
 		}
 	}
 	return n
 }
 
+// totalsLocked adds up the totals since construction.
 func (c *Circuit) totalsLocked() Totals {
 	t := Totals{Successes: c.earlierSuccesses + c.successesLocked(), Failures: c.failures, Rejected: c.rejectedLocked()}
 	if r := c.extras; r != nil {
@@ -109,6 +107,7 @@ func (c *Circuit) totalsLocked() Totals {
 	return t
 }
 
+// countRescue adds to the totals.
 func (c *Circuit) countRescue(kind Rescue) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,6 +118,7 @@ func (c *Circuit) countRescue(kind Rescue) {
 	r.rescues[kind]++
 }
 
+// countRetry adds to the totals.
 func (c *Circuit) countRetry() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -60,7 +60,7 @@ func ParseConfig(m map[string]any) (Config, error) {
 	return c, nil
 }
 
-// fields is the keys of a table with where their values go: a pointer, or the fields of a table within it.
+// fields maps the keys of a table to where their values go: a pointer, or the fields of a table within it.
 type fields map[string]any
 
 func (c *Config) fields() fields {

@@ -8,8 +8,8 @@ import (
 )
 
 // Detach wraps a function that may ignore its context. It runs fn in a goroutine of its own, with a context that ends
-// after d, and returns when fn does or when that context ends, with the context's error. What fn brings later is
-// dropped. A panic in fn comes out of the caller; after the caller has gone, it is contained and logged by
+// after d, and returns when fn does, or when that context ends, with the context's error. What fn returns after that is
+// dropped. A panic in fn is raised again in the caller; once the caller has returned, it is recovered and logged by
 // [slog.Default]. If fn ends its goroutine with runtime.Goexit, the error is [ErrGoexit]. d must be above 0 and fn not
 // nil, otherwise every call returns an error.
 func Detach[T any](d time.Duration, fn func(context.Context) (T, error)) func(context.Context) (T, error) {
@@ -28,7 +28,7 @@ func Detach[T any](d time.Duration, fn func(context.Context) (T, error)) func(co
 	}
 }
 
-// ending is how a detached function ended.
+// detachedResult is how a detached function ended.
 type detachedResult[T any] struct {
 	value    T
 	err      error
@@ -36,6 +36,7 @@ type detachedResult[T any] struct {
 	panic    any
 }
 
+// detached runs fn in a goroutine and waits for it or for ctx.
 func detached[T any](ctx context.Context, fn func(context.Context) (T, error)) (v T, err error) {
 	ends := make(chan detachedResult[T])
 	go func() {

@@ -5,23 +5,24 @@ import (
 	"time"
 )
 
-// Hooks are called as things happen. A nil field costs nothing. Hooks run outside every lock and may call any method of
-// any circuit; one that panics or ends its goroutine is contained and reported to the logger; one that is slow delays
-// only the call that it runs in. Several Hooks (WithHooks given more than once) are called in the order given.
+// Hooks are functions that a circuit calls when something happens. A nil field costs nothing. Hooks run outside every
+// lock and may call any method of any circuit. A panic in a hook is recovered and logged (WithLogger); a slow hook
+// delays only the call that it runs in. Several Hooks (WithHooks given more than once) are called in the order given.
 type Hooks struct {
-	// StateChange is called once for every change of the state, in order (by Epoch). Whoever changed the state delivers,
-	// up to 16 events, and hands the rest over to a short-lived goroutine.
+	// StateChange is called once for every change of the state, in order (by Epoch), one call at a time. It runs in the
+	// goroutine that changed the state; after 16 events a short-lived goroutine delivers the rest.
 	StateChange func(Transition)
 	// Call is called after every finished call.
 	Call func(context.Context, CallEvent)
-	// Reject is called for every rejected call; with Rejection.Shadow set, for a call that would have been rejected.
+	// Reject is called for every rejected call. In Shadow mode it is called, with RejectEvent.Shadow set, for every
+	// call that would have been rejected.
 	Reject func(context.Context, RejectEvent)
 	// Retry is called before the wait that precedes another attempt.
 	Retry func(context.Context, RetryEvent)
 	// Rescue is called after a fallback has run, whether it helped (Err is nil) or not, and after a retry has helped.
 	Rescue func(context.Context, RescueEvent)
-	// StoreError is called when something behind a circuit fails that no caller may suffer from: a Store, at the first of
-	// a row of failures; a Cache; the options that PerKey gives.
+	// StoreError is called for failures that no call returns: of a Store (for the first of consecutive ones), of a
+	// Cache, and of the options that PerKey gives.
 	StoreError func(error)
 	// Overflow is called when a Group is full of circuits that must not be evicted.
 	Overflow func(key string)
@@ -32,7 +33,7 @@ type Reason string
 
 // The reasons of a Transition.
 const (
-	ReasonThreshold   Reason = "threshold reached" // Closed -> Open: the trip policy held
+	ReasonThreshold   Reason = "threshold reached" // Closed -> Open: a trip condition was met
 	ReasonTimeout     Reason = "timeout expired"   // Open -> HalfOpen: the open period has ended
 	ReasonProbeFailed Reason = "probe failed"      // HalfOpen -> Open: failure during recovery
 	ReasonRecovered   Reason = "recovered"         // HalfOpen -> Closed: enough probes succeeded
@@ -49,8 +50,8 @@ type Transition struct {
 	Reason Reason
 	At     time.Time // when, by the circuit's clock
 	Until  time.Time // To is Open: when the next probe is due; zero otherwise
-	Epoch  uint64    // the number of the stay that began; grows by at least one each time
-	Counts Counts    // what was counted during the stay that ended
+	Epoch  uint64    // the number of the epoch that began; grows by at least one each time
+	Counts Counts    // what was counted during the epoch that ended
 	Cause  error     // To is Open: the failure that tripped, or Trip's argument; nil otherwise
 	Remote bool      // the change came from another process
 }
@@ -58,7 +59,7 @@ type Transition struct {
 // CallEvent is one finished call.
 type CallEvent struct {
 	Name     string
-	State    State // the state that admitted it
+	State    State // the state in which it was admitted
 	Outcome  Outcome
 	Probe    bool          // it held a probe slot
 	Late     bool          // its epoch had ended before it did; it counts in Totals only
@@ -70,7 +71,7 @@ type CallEvent struct {
 type RejectEvent struct {
 	Name   string
 	Err    error
-	Shadow bool // the circuit is in Shadow mode: the call was admitted all the same
+	Shadow bool // the circuit is in Shadow mode: the call was admitted nevertheless
 }
 
 // RetryEvent is one coming retry.
@@ -89,11 +90,11 @@ type RescueEvent struct {
 	Err   error // the fallback's own failure; nil when it helped
 }
 
-// A Rescue names what answered in the dependency's place, or how an answer was won after a first failure. It is empty
-// for a first attempt that did well, and for a call that nothing rescued.
+// A Rescue says where an answer came from after the first attempt had failed or was rejected: a retry or a fallback. It
+// is empty for a first attempt that succeeded, and for a call that failed in the end.
 type Rescue string
 
-// The rescues that have no name of their own; one by [WithFallback] has the name given to it.
+// The rescues with fixed names. A fallback added by [WithFallback] has the name given there.
 const (
 	RescueRetry    Rescue = "retry"    // a success after a failed attempt
 	RescueCache    Rescue = "cache"    // WithLastGood

@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// health is the state of a circuit's health checks: one goroutine while the circuit is open, none otherwise.
+// health is the state of a circuit's health checks. They run in one goroutine, which exists only while the circuit is
+// open.
 type health struct {
-	open    context.Context // ends when the present open period does; nil outside of one
+	open    context.Context // done when the open period ends; nil outside of one
 	end     context.CancelFunc
-	running bool
+	running bool // the goroutine exists
 }
 
-// startHealthLocked sees to it that checks run in the open period that has begun.
+// startHealthLocked starts the checks of an open period, if there are any and they do not run yet.
 func (c *Circuit) startHealthLocked(s *settings) {
 	if !s.checked || c.extrasLocked().closed || c.extras.health.open != nil {
 		return
@@ -25,6 +26,7 @@ func (c *Circuit) startHealthLocked(s *settings) {
 	}
 }
 
+// stopHealthLocked ends the checks of the open period. It does not wait for one that is running.
 func (c *Circuit) stopHealthLocked() {
 	if c.extras == nil || c.extras.health.open == nil {
 		return
@@ -34,8 +36,8 @@ func (c *Circuit) stopHealthLocked() {
 	h.open, h.end = nil, nil
 }
 
-// runHealth serves open periods one after the other, so that a check that hangs beyond one is waited for, not doubled.
-// A check that ends its goroutine does not end the checks.
+// runHealth runs the checks of one open period after the other. If a check outlasts its period, those of the next one
+// wait for it, so that there is never more than one at a time. If a check ends its goroutine, a new one goes on.
 func (c *Circuit) runHealth() {
 	ended := false
 	defer func() {
@@ -58,7 +60,7 @@ func (c *Circuit) runHealth() {
 	}
 }
 
-// checkDuring checks until the open period ends, by the clock or otherwise.
+// checkDuring runs checks until the open period ends, by the clock or otherwise.
 func (c *Circuit) checkDuring(open context.Context) {
 	s := c.load()
 	cfg := s.draft.cfg.HealthCheck
@@ -83,8 +85,8 @@ func (c *Circuit) checkDuring(open context.Context) {
 	}
 }
 
-// offerProbeIn offers a probe for a check that passed, if the open period in which it began lasts and nobody has stopped the
-// checks.
+// offerProbeIn makes the circuit half-open after a check has passed, if the checks of its open period have not been
+// stopped meanwhile.
 func (c *Circuit) offerProbeIn(s *settings, open context.Context) {
 	e := event{kind: eventOfferProbe, now: s.time.now()}
 	var fx effects
@@ -102,7 +104,7 @@ func (c *Circuit) offerProbeIn(s *settings, open context.Context) {
 	}
 }
 
-// endHealth ends the checks of an open period that is over by the clock, though no call has moved the machine yet.
+// endHealth stops the checks of an open period that has ended by the clock, even if no call has moved the machine yet.
 func (c *Circuit) endHealth(open context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +113,7 @@ func (c *Circuit) endHealth(open context.Context) {
 	}
 }
 
-// check runs one check.
+// check runs one check and reports whether it has passed.
 func (c *Circuit) check(s *settings, open context.Context) (good bool) {
 	ctx, cancel := s.time.withTimeout(open, s.draft.cfg.HealthCheck.Timeout, context.DeadlineExceeded)
 	defer cancel()
@@ -122,8 +124,8 @@ func (c *Circuit) check(s *settings, open context.Context) (good bool) {
 	return good
 }
 
-// noDeadline is a context that ends by an injected clock and does not say when: net.Dialer, which checks are made with, would
-// compare that with the time package's.
+// noDeadline is a context that ends by an injected clock but hides its deadline: net.Dialer, which checks often use,
+// would compare that with the time package's clock.
 type noDeadline struct{ context.Context }
 
 func (noDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }

@@ -3,42 +3,52 @@ package breaker
 import (
 	"slices"
 	"time"
+
+	"github.com/breakerkit/breaker/internal/window"
 )
 
-// memory is what a circuit remembers for its trip policy besides the run of failures. It is nil where the run is all.
-type memory struct {
-	windows     []window
-	recent      []recent
-	transferred uint64 // of the successes now in the cells, those that are in the windows; it wraps when they are taken out
+// Outcomes are converted to those of the package window as numbers. This does not compile unless the numbers are equal.
+var _ = [1]struct{}{}[Success-Outcome(window.Success)|Failure-Outcome(window.Failure)|Ignored-Outcome(window.Ignored)]
 
-	// recheck: the policy or the mode has changed, and may hold after the next outcome, whatever it is.
+// memory is what a circuit keeps for its trip policy: the windows and failure times that the rules need. It is nil for
+// a policy that needs only the number of consecutive failures. Successes of the fast path reach it late, by
+// transferLocked.
+type memory struct {
+	windows     []window.Ring   // one for each of the policy's windows
+	recent      []window.Recent // one for each of the policy's recents
+	transferred uint64          // how many of the successes in the cells have been added to the windows; it may wrap below 0
+
+	// The policy or the mode has changed: even a success may now be the call after which the policy says to open.
 	recheck bool
 
-	// Sampling: with many calls and the default clock, only one in 2^sampleShift successes of a cell reads the clock.
+	// Sampling: at a high rate of calls and with the default clock, only every 2^sampleShift-th success of a cell reads
+	// the clock, and successes are added to the windows once in a grain.
 	sampling      bool
-	transferredAt int64 // when successes were last filed
+	transferredAt int64 // when successes were last added
 	clockReadAt   int64 // when the clock was last read
-	transferAt    int64 // when to file again
-	burstAt       int64 // when the present burst of successes began
-	burst         int
+	transferAt    int64 // when to add them again
+	burstAt       int64 // when the current burst of successes began
+	burst         int   // successes in it
 }
 
+// newMemory makes an empty memory for a policy; nil if it needs none.
 func (p *tripPolicy) newMemory() *memory {
 	if len(p.windows) == 0 && len(p.recents) == 0 {
 		return nil
 	}
-	m := &memory{recent: make([]recent, len(p.recents))}
+	m := &memory{recent: make([]window.Recent, len(p.recents))}
 	for _, w := range p.windows {
 		if w.calls > 0 {
-			m.windows = append(m.windows, newCallWindow(w.calls))
+			m.windows = append(m.windows, window.NewCalls(w.calls))
 		} else {
-			m.windows = append(m.windows, newTimeWindow(w.last))
+			m.windows = append(m.windows, window.NewTime(w.last))
 		}
 	}
 	return m
 }
 
-// carry returns the memory for a policy q that takes the place of p: what both keep goes on, the rest begins anew.
+// carry returns the memory for a policy q that replaces p. Windows and failure times that both need are kept; the others
+// begin empty.
 func (m *memory) carry(p, q *tripPolicy) *memory {
 	n := q.newMemory()
 	if m == nil || n == nil {
@@ -52,7 +62,7 @@ func (m *memory) carry(p, q *tripPolicy) *memory {
 	for i, spec := range q.recents {
 		for at, was := range p.recents {
 			if was.run == spec.run && was.within == spec.within {
-				n.recent[i] = m.recent[at].last(spec.n)
+				n.recent[i] = m.recent[at].Last(spec.n)
 			}
 		}
 	}
@@ -62,43 +72,43 @@ func (m *memory) carry(p, q *tripPolicy) *memory {
 // clear forgets everything.
 func (m *memory) clear() {
 	for _, w := range m.windows {
-		w.clear()
+		w.Clear()
 	}
 	for i := range m.recent {
-		m.recent[i].clear()
+		m.recent[i].Clear()
 	}
 	*m = memory{windows: m.windows, recent: m.recent}
 }
 
-// file adds n successes of the fast path that no window has seen yet.
+// addSuccesses adds n successes of the fast path that the windows do not hold yet.
 func (m *memory) addSuccesses(at int64, n uint64) {
 	if n == 0 {
 		return
 	}
 	for _, w := range m.windows {
-		w.addSuccesses(at, n)
+		w.AddSuccesses(at, n)
 	}
 	m.transferred += n
 }
 
-// What sampling may cost in exactness: a success is filed late by at most five grains; and where a
-// stream of successes ends, those since the last reading of the clock, fewer than 16 a cell, are filed early. It starts
-// only where the window holds so many that these do not matter.
+// How exact sampling is: a success counts as up to five grains younger than it is. When a stream of successes stops,
+// the last ones, fewer than 16 in each cell, count as older than they are. Sampling starts only when the window holds
+// so many successes that this does not matter.
 const (
 	sampleShift    = 4
-	burstToSample  = 4 << sampleShift // successes, within as many grains as they would be samples, that start it
-	grainSlack     = 4
-	volumeToSample = 64 << sampleShift // successes in the window
+	burstToSample  = 4 << sampleShift  // so many successes within grainSlack grains start it: 4 samples' worth
+	grainSlack     = 4                 // a burst lasts no longer; a longer pause ends the sampling
+	volumeToSample = 64 << sampleShift // least number of successes in a window
 )
 
-// transferTime is the time under which the successes that no window has seen yet are filed. Once the stream of them has
-// slackened, it is not known how long after the last reading of the clock they came. They are then taken to be as old as
-// they can be, so that successes from before a pause never water down failures after it; and the sampling ends.
-func (m *memory) transferTime(s *settings, now int64) int64 {
+// transferTime returns the time at which to count the successes that the windows do not hold yet: now, as a rule. After
+// a pause it is not known how soon after the last reading of the clock they came. They then count as old as they can
+// be, so that successes before the pause never lower the rate of failures after it, and the sampling ends.
+func (m *memory) transferTime(p *tripPolicy, now int64) int64 {
 	seen := max(m.clockReadAt, m.transferredAt)
 	m.transferredAt = now
-	m.transferAt = now + s.trips.grain
-	if m.sampling && now-seen > grainSlack*s.trips.grain {
+	m.transferAt = now + p.grain
+	if m.sampling && now-seen > grainSlack*p.grain {
 		m.sampling = false
 		m.burst = 0
 		return seen
@@ -106,7 +116,7 @@ func (m *memory) transferTime(s *settings, now int64) int64 {
 	return now
 }
 
-// sampled takes a reading of the clock, and reports whether it is time to file.
+// noteClock takes a reading of the clock, and reports whether it is time to add successes to the windows.
 func (m *memory) noteClock(now int64) bool {
 	if now < m.transferAt {
 		m.clockReadAt = max(m.clockReadAt, now)
@@ -115,78 +125,119 @@ func (m *memory) noteClock(now int64) bool {
 	return m.sampling
 }
 
-// adapt starts the sampling when successes come so fast that a sample of them is as good as all.
-func (m *memory) adapt(s *settings, now int64, o Outcome) {
-	if !s.sampled || m.sampling || o != Success {
+// adapt starts the sampling when successes come fast enough.
+func (m *memory) adapt(p *tripPolicy, now int64, o Outcome) {
+	if m.sampling || o != Success {
 		return
 	}
-	if now-m.burstAt > grainSlack*s.trips.grain {
+	if now-m.burstAt > grainSlack*p.grain {
 		m.burstAt, m.burst = now, 0
 	}
 	m.burst++
-	if m.burst >= burstToSample && m.holdsMany(s, now) {
-		m.sampling, m.transferredAt, m.clockReadAt, m.transferAt = true, now, now, now+s.trips.grain
+	if m.burst >= burstToSample && m.holdsMany(p, now) {
+		m.sampling, m.transferredAt, m.clockReadAt, m.transferAt = true, now, now, now+p.grain
 	}
 }
 
-func (m *memory) holdsMany(s *settings, now int64) bool {
+// holdsMany reports whether every time window holds enough successes for sampling.
+func (m *memory) holdsMany(p *tripPolicy, now int64) bool {
 	for i, w := range m.windows {
-		if s.trips.windows[i].last > 0 && w.sums(now).ok < volumeToSample {
+		if p.windows[i].last > 0 && w.Sums(now).OK < volumeToSample {
 			return false
 		}
 	}
 	return true
 }
 
-// watches reports whether successes must come one by one, under the lock: to be filed at their time, or because one of
-// them might trip.
-func (m *memory) needsEverySuccess(s *settings, now int64) bool {
+// needsEverySuccess reports whether each success must take the lock: to be counted at its exact time, or because it
+// might be the call after which the policy says to open.
+func (m *memory) needsEverySuccess(p *tripPolicy, now int64) bool {
 	if m == nil {
 		return false
 	}
-	return m.recheck || s.trips.grain > 0 && !m.sampling || s.trips.successMayTrip(m, now)
+	return m.recheck || p.grain > 0 && !m.sampling || p.successMayTrip(m, now)
 }
 
-// add adds one outcome.
+// add adds one outcome to the windows and failure times.
 func (m *memory) add(p *tripPolicy, now int64, o Outcome, took time.Duration) {
 	for i, w := range m.windows {
 		slow := p.windows[i].slow
-		w.add(now, o, slow > 0 && took >= slow)
+		w.Add(now, window.Outcome(o), slow > 0 && took >= slow)
 	}
 	if o == Failure {
 		for i, spec := range p.recents {
-			m.recent[i].add(now, spec.n)
+			m.recent[i].Add(now, spec.n)
 		}
 	}
 }
 
-// endRun forgets the failure times that belong to a run of failures.
+// endRun forgets the times of consecutive failures.
 func (m *memory) endRun(p *tripPolicy) {
 	for i, spec := range p.recents {
 		if spec.run {
-			m.recent[i].clear()
+			m.recent[i].Clear()
 		}
 	}
 }
 
-// restartRun makes a failure the first of a new run.
+// restartRun makes a failure at now the first of a new run.
 func (m *memory) restartRun(p *tripPolicy, now int64) {
 	m.endRun(p)
 	for i, spec := range p.recents {
 		if spec.run {
-			m.recent[i].add(now, spec.n)
+			m.recent[i].Add(now, spec.n)
 		}
 	}
 }
 
-// youngRun is how many failures of a run count: those inside the failure window where there is one.
-func (m *memory) recentRun(s *settings, now int64, run uint32) int {
+// recentRun is how many failures of a run count: with a failure window those inside it, otherwise all.
+func (m *memory) recentRun(p *tripPolicy, now int64, run uint32) int {
 	if m != nil {
-		for i, spec := range s.trips.recents {
+		for i, spec := range p.recents {
 			if spec.run {
-				return m.recent[i].within(now, int64(spec.within))
+				return m.recent[i].Within(now, int64(spec.within))
 			}
 		}
 	}
 	return int(run)
+}
+
+// facts is what a rule looks at, from the circuit's own counts. Only what the rule's kind needs is filled in. m may be
+// nil where the run of failures is all that the rules need.
+func (m *memory) facts(r *tripRule, now int64, run uint32) (f tripFacts) {
+	switch r.kind {
+	case tripConsecutive, tripCount:
+		f.run = uint64(run)
+		if r.recent >= 0 {
+			f.recent = uint64(m.recent[r.recent].Within(now, int64(r.within)))
+			f.run = f.recent // for tripConsecutive: a success clears the times of its failures (endRun)
+		}
+	case tripRate, tripSlow:
+		f.Sums = m.windows[r.window].Sums(now)
+	}
+	return f
+}
+
+// holds reports whether any rule but TripWhen is met by the circuit's own counts.
+func (p *tripPolicy) holds(m *memory, now int64, run uint32) bool {
+	for i := range p.rules {
+		if r := &p.rules[i]; r.met(m.facts(r, now, run)) {
+			return true
+		}
+	}
+	return false
+}
+
+// successMayTrip reports whether one more success could meet a rate. Since it lowers every failure rate, it can only do
+// so by being the call that reaches minCalls.
+func (p *tripPolicy) successMayTrip(m *memory, now int64) bool {
+	for i := range p.rules {
+		if r := &p.rules[i]; r.kind == tripRate {
+			s := m.windows[r.window].Sums(now)
+			if s.Failed > 0 && s.Calls() < uint64(r.minCalls) {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -3,20 +3,19 @@ package breaker
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 )
 
-// notifier delivers a circuit's transitions in order, one at a time, outside the circuit's lock. It is filled under that
-// lock, which gives the order.
+// notifier delivers a circuit's transitions in order, one at a time, outside the circuit's lock. They are queued under
+// that lock, which determines the order.
 type notifier struct {
 	mu        sync.Mutex
 	queue     []Transition
-	delivered int  // how many receivers the first in the queue has been given to
-	busy      bool // somebody delivers
+	delivered int  // how many receivers the first in the queue has been delivered to
+	busy      bool // a goroutine is delivering
 }
 
-// deliverAtMost is how many events a caller delivers before a goroutine takes over from it.
+// deliverAtMost is how many events a caller's goroutine delivers before another one takes over.
 const deliverAtMost = 16
 
 func (n *notifier) add(t Transition) {
@@ -25,7 +24,7 @@ func (n *notifier) add(t Transition) {
 	n.queue = append(n.queue, t)
 }
 
-// notifierLocked returns the circuit's notifier if there may be something to deliver.
+// notifierLocked returns the circuit's notifier if a step has queued something, otherwise nil.
 func (c *Circuit) notifierLocked(fx *effects) *notifier {
 	if fx.moved == 0 || c.extras == nil {
 		return nil
@@ -33,14 +32,14 @@ func (c *Circuit) notifierLocked(fx *effects) *notifier {
 	return &c.extras.notifier
 }
 
-// idle reports whether there is nothing to deliver.
+// idle reports whether the queue is empty.
 func (n *notifier) idle() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.queue) == 0
 }
 
-// deliver hands out what is queued, unless somebody does so already. On a nil notifier it does nothing.
+// deliver delivers what is queued, unless another goroutine is doing so. On a nil notifier it does nothing.
 func (n *notifier) deliver(s *settings) {
 	if n == nil {
 		return
@@ -54,8 +53,8 @@ func (n *notifier) deliver(s *settings) {
 	}
 }
 
-// run delivers until the queue is empty, or atMost events; another goroutine goes on after those, and after a receiver
-// that ended this one.
+// run delivers until the queue is empty. A new goroutine goes on after atMost events (a negative number is no bound),
+// and after a receiver has ended this one.
 func (n *notifier) run(s *settings, atMost int) {
 	ended := false
 	defer func() {
@@ -77,7 +76,7 @@ func (n *notifier) run(s *settings, atMost int) {
 	}
 }
 
-// next returns the next event with the next receiver for it; no receiver, when the event has been given to all.
+// next returns the next event and the next receiver for it. receive is nil when the event has been delivered to all.
 func (n *notifier) next(s *settings) (t Transition, receive func(Transition), done bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -94,41 +93,6 @@ func (n *notifier) next(s *settings) (t Transition, receive func(Transition), do
 	return n.queue[0], s.receivers[n.delivered-1], false
 }
 
-// receivers lists who is told of changes of the state.
-func (d *draft) receivers() (all []func(Transition)) {
-	if l := d.logger; l != nil {
-		all = append(all, func(t Transition) { logTransition(l, t) })
-	}
-	for _, h := range d.hooks {
-		if h.StateChange != nil {
-			all = append(all, h.StateChange)
-		}
-	}
-	if d.moved != nil {
-		all = append(all, d.moved)
-	}
-	return all
-}
-
-func logTransition(l *slog.Logger, t Transition) {
-	level := slog.LevelInfo
-	attrs := []slog.Attr{
-		slog.String("name", t.Name),
-		slog.String("from", t.From.String()),
-		slog.String("to", t.To.String()),
-		slog.String("reason", string(t.Reason)),
-		slog.Uint64("failures", t.Counts.Failures),
-	}
-	if t.To == Open {
-		level = slog.LevelWarn
-		attrs = append(attrs, slog.Time("until", t.Until))
-	}
-	if t.Cause != nil {
-		attrs = append(attrs, slog.Any("cause", t.Cause))
-	}
-	l.LogAttrs(context.Background(), level, "circuit state changed", attrs...)
-}
-
 func (s *settings) hookCall(ctx context.Context, e CallEvent) {
 	for _, h := range s.draft.hooks {
 		if h.Call != nil {
@@ -137,8 +101,8 @@ func (s *settings) hookCall(ctx context.Context, e CallEvent) {
 	}
 }
 
-// called tells the hooks of a finished call, then of what changed with it. The order is kept where one of them ends the
-// goroutine.
+// notifyCall calls the hooks for a finished call, then delivers the transitions that it caused, even if a Call hook
+// ends the goroutine.
 func (s *settings) notifyCall(ctx context.Context, e CallEvent, n *notifier) {
 	defer n.deliver(s)
 	s.hookCall(ctx, e)
@@ -152,7 +116,7 @@ func (s *settings) hookReject(ctx context.Context, e RejectEvent) {
 	}
 }
 
-// rejected tells the hooks of a rejection that took no lock.
+// notifyReject calls the hooks for a rejection that took no lock.
 func (s *settings) notifyReject(ctx context.Context, err *OpenError) {
 	s.hookReject(ctx, RejectEvent{Name: err.Circuit, Err: err})
 }
@@ -189,8 +153,8 @@ func (s *settings) hookRescue(ctx context.Context, e RescueEvent) {
 	}
 }
 
-// contain runs a user's function. A panic in it goes to the logger and no further; so does the news that it ended its
-// goroutine, which nobody can undo.
+// contain runs a user's function. A panic in it is recovered and logged. If it ends its goroutine by runtime.Goexit,
+// which cannot be undone, that is logged.
 func (s *settings) contain(circuit, what string, f func()) {
 	returned := false
 	defer func() {
@@ -207,10 +171,26 @@ func (s *settings) contain(circuit, what string, f func()) {
 	returned = true
 }
 
-// report logs how a user's function ended, and survives a logger that does no better.
+// logUnreturned logs how a user's function ended. A panic in the logger is recovered.
 func (s *settings) logUnreturned(circuit, what string, end any) {
 	defer func() { _ = recover() }()
 	if l := s.draft.logger; l != nil {
 		l.Error("user function did not return", "name", circuit, "function", what, "end", fmt.Sprint(end))
 	}
+}
+
+// userTrips calls the user's TripWhen functions with their counts, in the order of the rules, until one says to open.
+func (s *settings) userTrips(circuit string, counts []Counts) (trip bool) {
+	for i := range s.trips.rules {
+		r := &s.trips.rules[i]
+		if r.kind != tripWhen {
+			continue
+		}
+		s.contain(circuit, "TripWhen", func() { trip = r.when(counts[0]) })
+		if trip {
+			return true
+		}
+		counts = counts[1:]
+	}
+	return false
 }

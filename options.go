@@ -10,11 +10,11 @@ import (
 )
 
 // An Option configures a circuit, a breaker or both. Options do not depend on their order, except that of one option
-// given twice the later wins; WithHooks, WithIgnore and WithFailOn add up. All of them are validated together: the
-// constructor's error names everything that is wrong, with its value.
+// given twice the later one counts; WithHooks, WithIgnore and WithFailOn add up. All are validated together: the
+// constructor's error names every option that is wrong, with its value.
 type Option interface{ apply(*draft) }
 
-// scope says where an option may be given.
+// scope says to which functions an option may be given.
 type scope uint8
 
 const (
@@ -80,22 +80,24 @@ func WithOpenTimeout(t time.Duration) Option {
 	return circuitOption("OpenTimeout", func(d *draft) { d.cfg.OpenTimeout = t })
 }
 
-// WithOpenBackoff makes the open period grow: the n-th opening of a series lasts OpenTimeout * factor^(n-1), plus up to
-// jitter (0 to 1) of that by chance, and never more than max. A series ends when the circuit has stayed closed for one
+// WithOpenBackoff makes the open period grow: the n-th opening of a series lasts OpenTimeout * factor^(n-1), plus a
+// random 0 to jitter (0 to 1) of that, and never more than max. A series ends when the circuit has stayed closed for one
 // OpenTimeout, or by Reset. factor is at least 1 and max at least OpenTimeout. Default off; WithOpenBackoff(0, 0, 0)
 // turns it off.
 func WithOpenBackoff(factor float64, max time.Duration, jitter float64) Option {
 	return circuitOption("OpenBackoff", func(d *draft) { d.cfg.OpenBackoff = OpenBackoff{factor, max, jitter} })
 }
 
-// WithOpenHint lets a failure that has a method RetryAfter() time.Duration, anywhere in its chain, lengthen the open
-// period that it starts, up to max. Failures that arrive while the circuit is open change nothing. Default 5m; 0 = off.
+// WithOpenHint lets a failure that opens the circuit lengthen the open period, if an error in its chain has a method
+// RetryAfter() time.Duration: the period is then at least that long, up to max. Failures that arrive while the circuit
+// is open change nothing. Default 5m; 0 = off.
 func WithOpenHint(max time.Duration) Option {
 	return circuitOption("OpenHint", func(d *draft) { d.cfg.OpenHint = max })
 }
 
-// WithProbeLease sets how long a probe may hold its slot. One that has not settled by then loses the slot; its failure
-// no longer counts, its success still does while the circuit stays half-open. Default: the open timeout.
+// WithProbeLease sets how long a probe may hold its slot, so that a probe that hangs cannot block recovery. A probe
+// that has not settled by then loses the slot; its failure no longer counts, its success still does while the circuit
+// stays half-open. Default: the open timeout.
 func WithProbeLease(t time.Duration) Option {
 	return circuitOption("ProbeLease", func(d *draft) { d.cfg.ProbeLease, d.leaseSet = t, true })
 }
@@ -106,16 +108,17 @@ func WithRamp(t time.Duration) Option {
 	return circuitOption("Ramp", func(d *draft) { d.cfg.Ramp = t })
 }
 
-// WithMaxInFlight bounds the calls in flight; those above are rejected with [ErrTooManyInFlight]. A circuit alone
-// cannot stop the first wave of calls against a dependency that hangs: no result has come back yet. While half-open the
-// probe slots are the bound instead, so that calls that never come back cannot keep the circuit from recovering. Set on a
-// running circuit that nobody has taken a Snapshot of, it may not know of all the calls in flight. Default 0 = off.
+// WithMaxInFlight bounds the calls in flight; those above are rejected with [ErrTooManyInFlight]. When a dependency
+// starts to hang, the circuit cannot open before the first calls have failed; this bounds how many wait until then.
+// While half-open the probe slots are the bound instead, so that calls that never return cannot block recovery. If it
+// is set by Configure on a circuit of which no Snapshot has been taken, calls that are in flight at that moment may not
+// be counted. Default 0 = off.
 func WithMaxInFlight(n int) Option {
 	return circuitOption("MaxInFlight", func(d *draft) { d.cfg.MaxInFlight = n })
 }
 
-// WithClassifier decides what an error says about the dependency. It is asked about errors only: nil is Success. It
-// is not asked where WithIgnore or WithFailOn have decided, nor after the caller's own cancel. Default
+// WithClassifier sets the function that decides which Outcome an error is. It is called for errors only: nil is
+// Success. It is not called if WithIgnore or WithFailOn decide, nor after the caller has canceled. Default
 // [DefaultClassifier].
 func WithClassifier(f func(error) Outcome) Option {
 	return circuitOption("Classifier", func(d *draft) {
@@ -126,7 +129,7 @@ func WithClassifier(f func(error) Outcome) Option {
 	})
 }
 
-// WithIgnore makes errors that are (errors.Is) one of errs Ignored. WithFailOn beats it.
+// WithIgnore makes errors that are (errors.Is) one of errs Ignored. WithFailOn takes precedence.
 func WithIgnore(errs ...error) Option {
 	return circuitOption("Ignore", func(d *draft) { d.addErrors("Ignore", &d.ignore, errs) })
 }
@@ -136,21 +139,21 @@ func WithFailOn(errs ...error) Option {
 	return circuitOption("FailOn", func(d *draft) { d.addErrors("FailOn", &d.failOn, errs) })
 }
 
-// IgnoreCallerDeadline treats the caller's own deadline like the caller's cancel: an error after it is Ignored. By
-// default it is a Failure, since that is how Go callers meet a dependency that hangs.
+// IgnoreCallerDeadline makes an error Ignored after the caller's own deadline has passed, as it is after the caller has
+// canceled. By default it is a Failure, since a deadline is how callers notice a dependency that hangs.
 func IgnoreCallerDeadline() Option {
 	return circuitOption("IgnoreCallerDeadline", func(d *draft) { d.cfg.IgnoreCallerDeadline = true })
 }
 
-// WithMode sets the mode to start in. Given to Configure, it sets the mode where it differs from the one configured
+// WithMode sets the mode to start in. Given to Configure, it sets the mode only if it differs from the one configured
 // before: reloading an unchanged configuration does not undo SetMode. Default Auto.
 func WithMode(m Mode) Option {
 	return circuitOption("Mode", func(d *draft) { d.cfg.Mode, d.modeSet = m, true })
 }
 
-// WithHealthCheck runs check every so often while the circuit is open, in a goroutine that lives no longer than that. A
-// check that returns nil makes the circuit half-open before its time; probes still decide. One check runs at a time,
-// with a context that ends after 5s (HealthTimeout). A check that panics has failed.
+// WithHealthCheck calls check at the given interval while the circuit is open, in a goroutine that ends with the open
+// period. A check that returns nil makes the circuit half-open early; probes then decide whether it closes. One check
+// runs at a time, with a context that ends after 5s (HealthTimeout). A check that panics has failed.
 func WithHealthCheck(every time.Duration, check func(context.Context) error, opts ...HealthOption) Option {
 	return circuitOption("HealthCheck", func(d *draft) {
 		if check == nil {
@@ -172,16 +175,16 @@ func WithHealthCheck(every time.Duration, check func(context.Context) error, opt
 	})
 }
 
-// A HealthOption tunes a health check.
+// A HealthOption configures a health check.
 type HealthOption func(*HealthCheck)
 
 // HealthTimeout sets how long one check may take before its context ends. Default 5s.
 func HealthTimeout(t time.Duration) HealthOption { return func(h *HealthCheck) { h.Timeout = t } }
 
-// HealthJitter delays the first check of an open period by up to max more, by chance. Default 0.
+// HealthJitter delays the first check of an open period by a random time of up to max. Default 0.
 func HealthJitter(max time.Duration) HealthOption { return func(h *HealthCheck) { h.Jitter = max } }
 
-// WithClock gives the circuit another clock than the time package's; a fake one for tests.
+// WithClock gives the circuit a clock other than the time package's, such as a fake one for tests.
 func WithClock(c Clock) Option {
 	return fixedOption("Clock", func(d *draft) {
 		if isNil(c) {
@@ -192,8 +195,8 @@ func WithClock(c Clock) Option {
 	})
 }
 
-// WithRand gives the source of chance for every jitter: numbers from [0, 1), safe for concurrent use. Default
-// math/rand/v2.
+// WithRand sets the source of random numbers for every jitter. f returns numbers from [0, 1) and must be safe for
+// concurrent use. Default math/rand/v2.
 func WithRand(f func() float64) Option {
 	return circuitOption("Rand", func(d *draft) {
 		if f == nil {
@@ -203,9 +206,9 @@ func WithRand(f func() float64) Option {
 	})
 }
 
-// WithLogger logs every change of the state, at WARN where the new state is Open and at INFO otherwise, with name, from,
-// to, reason, until, failures and cause; and at ERROR what was contained: a panic in a hook, a trip function or a health
-// check. Default none.
+// WithLogger logs every change of the state, at WARN if the new state is Open and at INFO otherwise, with name, from,
+// to, reason, until, failures and cause; and at ERROR each panic that was recovered from a hook, a trip function or a
+// health check. Default none.
 func WithLogger(l *slog.Logger) Option {
 	return circuitOption("Logger", func(d *draft) {
 		if l == nil {
@@ -220,22 +223,22 @@ func WithHooks(h Hooks) Option {
 	return fixedOption("Hooks", func(d *draft) { d.hooks = append(slices.Clip(d.hooks), h) })
 }
 
-// WithSnapshot starts the circuit where another one, of this or an earlier process, was when the snapshot was taken: its
-// state with the remaining time, its epoch, run of failures, totals and mode (unless WithMode is given). What lay in a
-// window is not restored.
+// WithSnapshot restores a circuit of this or an earlier process from a snapshot: its state with the remaining open
+// period, epoch, run of failures, totals, and mode (unless WithMode is given). The calls in a window are not restored.
 func WithSnapshot(s Snapshot) Option {
 	return option{"Snapshot", scopeSnapshot, func(d *draft) { d.snapshot = &s }}
 }
 
-// WithStore makes the circuit one with all others of its name on the same [Store], in this process and in others: they
-// count together, open together, and share the probes. A call that is admitted while Closed, or rejected while Open, does
-// not wait for the store; admitting and settling a probe may, for the store's own timeout or, where it does not keep that,
-// a quarter longer. Where the store cannot be reached, the circuit goes on by itself, and no call fails for it; see [StoreStatus].
+// WithStore makes the circuit share its state with all others of its name on the same [Store], in this process and in
+// others: they count together, open together, and share the probe slots. A call that is admitted while Closed, or
+// rejected while Open, does not wait for the store; admitting and settling a probe may, for the store's own timeout or,
+// if it does not keep that, a quarter longer. While the store cannot be reached, the circuit works alone, and no
+// call fails because of it; see [StoreStatus].
 //
-// NewCircuit reads where the others stand before it returns, and waits as long for that at most.
+// NewCircuit reads the shared state before it returns, and waits for that no longer than a probe does.
 //
-// With a store a trip policy has one time window, the same for every condition that has any, and one slow limit; a
-// window over LastCalls is refused. The mode stays each process's own.
+// With a store, all conditions that have a time must have the same one, and all slow limits must be equal; a window over
+// LastCalls is refused. The mode is not shared.
 func WithStore(s Store, opts ...StoreOption) Option {
 	return fixedOption("Store", func(d *draft) {
 		d.store = sharingDraft{flushEvery: defaultFlushEvery}
@@ -259,7 +262,7 @@ func WithStore(s Store, opts ...StoreOption) Option {
 	})
 }
 
-// A StoreOption tunes what a circuit does with its [Store].
+// A StoreOption configures how a circuit uses its [Store].
 type StoreOption func(*sharingDraft)
 
 const (
@@ -267,16 +270,16 @@ const (
 	maxReporters      = 1000
 )
 
-// FlushEvery sets how often what has been counted is reported where there is no hurry. Failures near the threshold, and
-// the first after a quiet time, are reported at once, at most every 10ms. A Store without waiting (Immediate) is told of
-// everything at once. Default 250ms.
+// FlushEvery sets how often counts are reported to the store. Failures near the threshold, and the first failure after a
+// quiet time, are reported without delay, at most every 10ms. A Store that never waits (Immediate) gets every report
+// without delay. Default 250ms.
 func FlushEvery(t time.Duration) StoreOption {
 	return func(d *sharingDraft) { d.flushEvery = t }
 }
 
-// MinReporters makes all circuits of the name open only when at least n of them, n processes as a rule, have seen
-// failures within the trip policy's window; with fewer, only those open that have. So one process with a broken network
-// does not cut off all. Default 0: any number is enough. At most 1,000.
+// MinReporters makes all circuits of the name open only if at least n of them, as a rule in n processes, have seen
+// failures within the trip policy's window; otherwise only those that have seen failures open. So one process with a
+// broken network does not open the circuits of all others. Default 0: one is enough. At most 1,000.
 func MinReporters(n int) StoreOption {
 	return func(d *sharingDraft) { d.minReporters = n }
 }
@@ -288,8 +291,9 @@ type sharingDraft struct {
 	minReporters int
 }
 
-// WithResult classifies a call by its value as well. It is asked once about each finished call, instead of the
-// classifier, except where WithIgnore, WithFailOn or the caller's cancel have decided. T is the Breaker's.
+// WithResult sets a function that decides which Outcome a value and an error are. It is called once for each finished
+// call, instead of the classifier, unless WithIgnore, WithFailOn or the caller's cancel decide. T must be the
+// Breaker's.
 func WithResult[T any](f func(T, error) Outcome) Option {
 	return callOption("Result", func(d *draft) {
 		if f == nil {
@@ -300,10 +304,10 @@ func WithResult[T any](f func(T, error) Outcome) Option {
 	})
 }
 
-// WithTimeout bounds each attempt: the context given to fn ends after t. Do returns when fn does; [Detach] is for a fn
-// that ignores its context. An attempt that took longer is a Failure whatever it returned; a value that it brought
-// without an error is still the answer. The context ends when Do returns, too: read bodies and streams inside fn.
-// Default 0 = off.
+// WithTimeout bounds each attempt: the context given to fn ends after t. Do returns only when fn does; for a fn that
+// ignores its context see [Detach]. An attempt that took longer is a Failure, whatever it returned; if it returned a
+// value without an error, Do still returns that. The context also ends when Do returns: read bodies and streams inside
+// fn. Default 0 = off.
 func WithTimeout(t time.Duration) Option {
 	return callOption("Timeout", func(d *draft) {
 		d.faults.notNegative("Timeout", t)
@@ -311,7 +315,20 @@ func WithTimeout(t time.Duration) Option {
 	})
 }
 
-// draft is what options write to.
+// Options returns the configuration as options for [New], [NewCircuit] or [Circuit.Configure].
+func (c Config) Options() []Option {
+	c.Trip = slices.Clone(c.Trip)
+	return []Option{circuitOption("Config", func(d *draft) {
+		funcs := slices.DeleteFunc(slices.Clone(d.cfg.Trip), func(t TripCondition) bool { return t.kind != tripWhen })
+		d.cfg = c
+		d.cfg.Trip = append(slices.Clone(c.Trip), funcs...)
+		d.probesSet, d.leaseSet = true, true
+		d.modeSet = d.modeSet || c.Mode != Auto
+	})}
+}
+
+// draft is a configuration while options are being applied. It refers up to every part that has options: calls, groups
+// and sharing.
 type draft struct {
 	cfg                          Config
 	probesSet, leaseSet, modeSet bool
@@ -323,8 +340,8 @@ type draft struct {
 	hooks                        []Hooks
 	snapshot                     *Snapshot
 	health                       func(context.Context) error
-	healths                      int              // how many checks there have been: functions cannot be compared
-	moved                        func(Transition) // the group's own interest in changes of the state; nil outside of one
+	healths                      int              // counts WithHealthCheck, to tell whether the check was replaced: functions cannot be compared
+	moved                        func(Transition) // how a Group hears of its circuits' transitions; nil outside of a group
 	call                         callDraft
 	group                        groupDraft
 	store                        sharingDraft
@@ -334,7 +351,7 @@ type draft struct {
 	faults  faults
 }
 
-// callDraft is the part of a draft that belongs to a typed view.
+// callDraft is the part of a draft for the call options.
 type callDraft struct {
 	result    any // func(T, error) Outcome
 	timeout   time.Duration
@@ -342,12 +359,14 @@ type callDraft struct {
 	fallbacks []any // each a fallbackOption[T] or a fallbackValue
 }
 
+// newDraft applies options to the defaults. Faults are collected in the draft.
 func newDraft(where string, allowed scope, opts []Option) *draft {
 	d := &draft{cfg: DefaultConfig()}
 	d.take(where, allowed, opts)
 	return d
 }
 
+// take applies options to d and validates the result.
 func (d *draft) take(where string, allowed scope, opts []Option) {
 	d.where, d.allowed, d.faults = where, allowed, nil
 	for _, o := range opts {
@@ -372,6 +391,7 @@ func (d *draft) take(where string, allowed scope, opts []Option) {
 	}
 }
 
+// addErrors adds errs to a list, each once.
 func (d *draft) addErrors(name string, to *[]error, errs []error) {
 	for i, err := range errs {
 		if err == nil {
@@ -383,11 +403,12 @@ func (d *draft) addErrors(name string, to *[]error, errs []error) {
 	}
 }
 
-// same compares errors of any type.
+// same compares errors of any type; errors that are not comparable are never the same.
 func same(a, b error) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.ValueOf(a).Comparable() && a == b
 }
 
+// isNil reports whether an interface holds nothing or a nil pointer.
 func isNil(v any) bool {
 	if v == nil {
 		return true

@@ -14,7 +14,8 @@ type Permit struct {
 	call    call
 }
 
-// Acquire asks to make a call. The error is the context's if that is already done, otherwise the rejection.
+// Acquire admits a call that its caller makes itself and then settles by the Permit's Done or Settle. The error is the
+// context's if that is already done, otherwise the rejection: an [*OpenError] or [ErrTooManyInFlight].
 func (c *Circuit) Acquire(ctx context.Context) (*Permit, error) {
 	c.load()
 	if err := ctx.Err(); err != nil {
@@ -56,7 +57,8 @@ func (p *Permit) first() bool {
 	return p != nil && p.circuit != nil && atomic.LoadUint32(&p.call.ended) == 0 && atomic.CompareAndSwapUint32(&p.call.ended, 0, 1)
 }
 
-// ensure settles the call where a user's function kept the settlement from it.
+// ensure settles the call as failed if a user's function (a classifier, a hook) has panicked or ended the goroutine
+// before.
 func (p *Permit) ensure() {
 	if !p.call.settled {
 		p.circuit.abort(p.ctx, &p.call)

@@ -1,15 +1,17 @@
 package breaker
 
 import (
+	"context"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"time"
 )
 
-// settings is a validated configuration in the form that circuits use. It is immutable, and shared by all circuits that
-// are configured alike.
+// settings is a validated configuration, compiled for use. It is immutable, and shared by all circuits that are
+// configured alike.
 type settings struct {
-	draft     draft // to patch
+	draft     draft // what it was made from; Configure changes a copy
 	policy    policy
 	trips     *tripPolicy
 	time      *timeline
@@ -17,14 +19,15 @@ type settings struct {
 	classify  func(error) Outcome
 	rand      func() float64
 	receivers []func(Transition)
-	onCall    bool
-	onReject  bool
-	timed     bool     // every call reads the clock at its start
-	sampled   bool     // a busy time window may read the clock for some successes only
-	checked   bool     // a health check is to run
+	onCall    bool     // there is a Call hook
+	onReject  bool     // there is a Reject hook
+	timed     bool     // every call reads the clock when it starts
+	sampled   bool     // successes need not all read the clock: see memory.adapt
+	checked   bool     // there is a health check to run while Open
 	sharing   *sharing // nil without a store
 }
 
+// newSettings compiles a draft without faults.
 func newSettings(d *draft, t *timeline) *settings {
 	c := d.cfg
 	s := &settings{draft: *d, time: t, hintMax: c.OpenHint, classify: d.classifier, rand: d.rand}
@@ -61,20 +64,20 @@ func newSettings(d *draft, t *timeline) *settings {
 	return s
 }
 
-// config is what is in force.
+// config is the configuration as data, without TripWhen.
 func (s *settings) config() Config {
 	c := s.draft.cfg
 	c.Trip = slices.DeleteFunc(slices.Clone(c.Trip), func(t TripCondition) bool { return t.kind == tripWhen })
 	return c
 }
 
-// draw is a number from [0, 1), whatever the user's source says or does.
+// draw returns a random number from [0, 1). If the user's source panics or returns anything else, it is 0.
 func (s *settings) draw() (r float64) {
 	s.contain("", "Rand", func() { r = s.rand() })
 	return unit(r)
 }
 
-// unit takes what is no number from [0, 1) for 0.
+// unit returns r, or 0 if r is not in [0, 1).
 func unit(r float64) float64 {
 	if r >= 0 && r < 1 {
 		return r
@@ -82,10 +85,46 @@ func unit(r float64) float64 {
 	return 0
 }
 
-// openJitter is a draw where an open period has jitter.
+// openJitter draws for the jitter of an open period; 0 if it has none.
 func (s *settings) openJitter() float64 {
 	if s.policy.backoffJitter == 0 {
 		return 0
 	}
 	return s.draw()
+}
+
+// receivers lists the functions that are called for every transition.
+func (d *draft) receivers() (all []func(Transition)) {
+	if l := d.logger; l != nil {
+		all = append(all, func(t Transition) { logTransition(l, t) })
+	}
+	for _, h := range d.hooks {
+		if h.StateChange != nil {
+			all = append(all, h.StateChange)
+		}
+	}
+	if d.moved != nil {
+		all = append(all, d.moved)
+	}
+	return all
+}
+
+// logTransition logs a transition as [WithLogger] says.
+func logTransition(l *slog.Logger, t Transition) {
+	level := slog.LevelInfo
+	attrs := []slog.Attr{
+		slog.String("name", t.Name),
+		slog.String("from", t.From.String()),
+		slog.String("to", t.To.String()),
+		slog.String("reason", string(t.Reason)),
+		slog.Uint64("failures", t.Counts.Failures),
+	}
+	if t.To == Open {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.Time("until", t.Until))
+	}
+	if t.Cause != nil {
+		attrs = append(attrs, slog.Any("cause", t.Cause))
+	}
+	l.LogAttrs(context.Background(), level, "circuit state changed", attrs...)
 }

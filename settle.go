@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// succeed settles a success without the lock, if nothing but a count is needed.
+// succeed settles a success by counting it, without the lock. It reports false, and does nothing, if that is not enough.
 func (c *Circuit) succeed(k *call) bool {
 	if k.cell == nil || c.word.Load() != k.word || k.word&wordLockSuccess != 0 {
 		return false
 	}
 	for {
-		n := k.cell.ok.Load()
+		n := k.cell.successes.Load()
 		if n&^countMask != cellTag(k.word) {
 			return false
 		}
-		if k.cell.ok.CompareAndSwap(n, n+1) {
+		if k.cell.successes.CompareAndSwap(n, n+1) {
 			k.settled = true
 			if periodDue(k.word, n+1) {
 				c.periodicWork(k.word, n+1&countMask)
@@ -38,13 +38,13 @@ func (c *Circuit) abort(ctx context.Context, k *call) {
 	c.settle(ctx, k, Failure, errAbnormal)
 }
 
-// settle ends a call with an outcome. err is what it returned.
+// settle ends a call with an outcome, under the lock. err is what the call returned.
 func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	s := c.load()
 	if o == Failure && err == nil {
 		err = ErrUnacceptable
 	}
-	e := event{kind: eventSettle, outcome: o, random: s.openJitter()} // a success may open too: by being slow, or one too few
+	e := event{kind: eventSettle, outcome: o, random: s.openJitter()} // for a success as well: it can open the circuit too, by being slow or by reaching minCalls
 	e.pass.epoch, e.pass.probe, e.pass.lease = k.word>>wordEpoch, k.probe, k.lease
 	if o == Failure {
 		e.hint = int64(s.hint(err))
@@ -61,10 +61,10 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	}
 	var fx effects
 	c.mu.Lock()
-	s = c.load() // Configure may have been here
+	s = c.load() // Configure may have replaced it meanwhile
 	k.settled = true
 	if k.cell != nil && k.word&wordCountStarts == 0 {
-		c.cell.started.Add(1) // it ends on the slow path, which counts it: so must its start be
+		c.cell.started.Add(1) // its end is counted here, so its start must be too
 	}
 	cause := c.recordLocked(s, &e, took, err)
 	var u urgency
@@ -78,13 +78,13 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	n := c.notifierLocked(&fx)
 	var asked []Counts
 	if s.trips.user && !fx.late && fx.moved == 0 && c.m.state == Closed && !c.storeDecidesLocked() {
-		var few [2]Counts // in here, since others need not clear it
+		var few [2]Counts // declared here: other calls should not pay for clearing it
 		asked = c.countsForUserLocked(s, few[:0])
 	}
 	c.mu.Unlock()
 
 	if s.sharing != nil {
-		defer c.afterSettlement(judged, u) // whatever becomes of this goroutine in a user's function
+		defer c.afterSettlement(judged, u) // deferred, since a user's function may end the goroutine
 	}
 	if s.onCall {
 		call := CallEvent{Name: c.name, State: k.state, Outcome: o, Probe: k.probe, Late: fx.late, Duration: took, Err: err}
@@ -98,8 +98,9 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	}
 }
 
-// recordLocked enters an outcome into the totals and, while its epoch lasts, into the run and the windows; then it asks
-// the trip policy. It returns the cause of what may follow.
+// recordLocked adds an outcome to the totals and, if its epoch is the current one, to the run of failures and the
+// windows. Then it asks the trip policy and puts the answer into e.trip. It returns the cause in case the circuit
+// opens.
 func (c *Circuit) recordLocked(s *settings, e *event, took time.Duration, err error) (cause error) {
 	current := e.pass.epoch == c.m.epoch
 	slow := s.trips.isSlow(took) && e.outcome != Ignored
@@ -124,16 +125,17 @@ func (c *Circuit) recordLocked(s *settings, e *event, took time.Duration, err er
 		if s.sharing != nil {
 			c.addToTallyLocked(s, e, slow)
 		}
-	case !e.pass.probe || e.outcome != Success:
+	case !e.pass.probe || e.outcome != Success: // the machine alone decides what follows
 	case slow:
-		e.outcome = Failure // of the probe; the call was a success
+		e.outcome = Failure // a slow probe has failed, although the call counts as a success
 	case c.lastFailure != nil:
 		c.lastFailure.err = nil // the run of failures has ended
 	}
 	return cause
 }
 
-// addTotalsLocked adds to the totals; what is not of this epoch, to what was before it as well.
+// addTotalsLocked adds an outcome to the totals. A late one is added to those of earlier epochs as well, so that it does
+// not count in this one.
 func (c *Circuit) addTotalsLocked(o Outcome, slow, current bool) {
 	var before uint64
 	if !current {
@@ -158,7 +160,9 @@ func (c *Circuit) addTotalsLocked(o Outcome, slow, current bool) {
 	}
 }
 
-// recordClosedLocked enters an outcome of the closed state into the run and the windows.
+// recordClosedLocked adds an outcome of the closed state to the run of failures and to the windows, and asks the trip
+// policy. If that says to open, it closes the fast path and looks once more: a success that was counted meanwhile ends
+// the run before this failure.
 func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, err error) {
 	now := max(c.m.now, e.now)
 	c.endRunLocked(s)
@@ -171,7 +175,9 @@ func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, 
 	}
 	if c.memory != nil {
 		c.memory.add(s.trips, now, e.outcome, took)
-		c.memory.adapt(s, now, e.outcome)
+		if s.sampled {
+			c.memory.adapt(s.trips, now, e.outcome)
+		}
 	}
 	e.trip = e.outcome != Ignored && s.trips.holds(c.memory, now, c.run)
 	if c.memory != nil && e.outcome != Ignored {
@@ -187,7 +193,8 @@ func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, 
 	}
 }
 
-// endRunLocked ends a run of failures that a success has broken. Successes do not write; their number tells.
+// endRunLocked ends the run of failures if there was a success since the last failure. A success on the fast path leaves
+// the run alone; that there was one shows in the number of successes.
 func (c *Circuit) endRunLocked(s *settings) {
 	if c.run == 0 || c.runMark == c.successesLocked() {
 		return
@@ -201,7 +208,8 @@ func (c *Circuit) endRunLocked(s *settings) {
 	}
 }
 
-// tick is called by the successes of a cell for which something more is to be done.
+// periodicWork is done by every 2^n-th success of a cell, with n from the word w. Depending on n it is the check
+// whether to go on counting starts, or a sample of the clock.
 func (c *Circuit) periodicWork(w, count uint64) {
 	if w&wordCountStarts == 0 || count%untrackAfter != 0 {
 		c.sample()
@@ -213,9 +221,9 @@ func (c *Circuit) periodicWork(w, count uint64) {
 	c.publishLocked(c.load())
 }
 
-// sample looks at the clock for the successes of a busy circuit. Now and then it enters them into the windows, and asks
-// the trip policy, since what has left a time window may raise its rate. When another call holds the lock, that one has
-// looked at the clock.
+// sample reads the clock on behalf of the successes of a busy circuit. When it is time, it adds them to the windows and
+// asks the trip policy: a failure rate rises without any failure as older successes leave the window. If another call
+// holds the lock, sample does nothing: that call reads the clock itself.
 func (c *Circuit) sample() {
 	s := c.load()
 	now, random := s.time.now(), s.openJitter()
@@ -242,20 +250,4 @@ func (c *Circuit) sample() {
 	if s.sharing != nil {
 		c.afterSettlement(nil, u)
 	}
-}
-
-// userTrips asks the user's trip functions, each about its own counts.
-func (s *settings) userTrips(circuit string, counts []Counts) (trip bool) {
-	for i := range s.trips.rules {
-		r := &s.trips.rules[i]
-		if r.kind != tripWhen {
-			continue
-		}
-		s.contain(circuit, "TripWhen", func() { trip = r.when(counts[0]) })
-		if trip {
-			return true
-		}
-		counts = counts[1:]
-	}
-	return false
 }

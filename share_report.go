@@ -1,6 +1,10 @@
 package breaker
 
-import "context"
+import (
+	"context"
+
+	"github.com/breakerkit/breaker/internal/window"
+)
 
 // Reports: the tally on its way to the ledger. Whoever runs orders and sends reports for a circuit holds outbox.reporting
 // meanwhile, and releases it before hooks are called or anything is decided. See share.go.
@@ -147,7 +151,7 @@ func (c *Circuit) addToTallyLocked(s *settings, e *event, slow bool) {
 	case e.outcome != Success:
 		sh.outbox.tally.add(now, e.outcome, slow, s.sharing.shape.Failures)
 	case slow:
-		sh.outbox.tally.slice(now).slow++
+		sh.outbox.tally.slice(now).Slow++
 	}
 	if e.outcome != Ignored {
 		sh.outbox.hint = e.hint // 0 for a success
@@ -217,29 +221,26 @@ func (sh *share) urgency(s *settings, now int64, run uint32) urgency {
 // heldBy reports whether a condition, the user's own aside, is met by the ledger's counts; and whether it is one that a
 // success would undo.
 func (p *tripPolicy) heldBy(l *Ledger) (held, onRun bool) {
-	n := &l.Counts
-	calls := n.Successes + n.Failures
 	for i := range p.rules {
-		r := &p.rules[i]
-		switch r.kind {
-		case tripConsecutive:
-			run := max(n.ConsecutiveFailures, l.Peak)
-			if r.within > 0 {
-				run = l.RecentRun
-			}
-			held, onRun = run >= uint64(r.failures), true
-		case tripCount:
-			held = l.Recent >= uint64(r.failures)
-		case tripRate:
-			held = calls >= uint64(r.minCalls) && n.Failures*ppm >= r.ppm*calls
-		case tripSlow:
-			held = calls >= uint64(r.minCalls) && n.Slow*ppm >= r.ppm*calls
-		}
-		if held {
-			return true, onRun && r.kind == tripConsecutive
+		if r := &p.rules[i]; r.met(l.facts(r)) {
+			return true, r.kind == tripConsecutive
 		}
 	}
 	return false, false
+}
+
+// facts is what a rule looks at, from the ledger's counts.
+func (l *Ledger) facts(r *tripRule) tripFacts {
+	n := &l.Counts
+	f := tripFacts{
+		run:    max(n.ConsecutiveFailures, l.Peak),
+		recent: l.Recent,
+		Sums:   window.Sums{OK: n.Successes, Failed: n.Failures, Slow: n.Slow},
+	}
+	if r.within > 0 {
+		f.run = l.RecentRun
+	}
+	return f
 }
 
 // nearly reports whether what is tallied may have made half of what it takes.

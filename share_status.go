@@ -36,10 +36,10 @@ func (c *Circuit) sharedCountsLocked(s *settings) (n Counts, ok bool) {
 	sh.outbox.tally.fold(c.successesLocked(), c.m.now, sh.successEndsRun())
 	n = sh.view.ledger.Counts
 	for _, t := range sh.outbox.tally.slices {
-		n.Successes += t.ok
-		n.Failures += t.failed
-		n.Ignored += t.ignored
-		n.Slow += t.slow
+		n.Successes += t.OK
+		n.Failures += t.Failed
+		n.Ignored += t.Ignored
+		n.Slow += t.Slow
 	}
 	r := &sh.outbox.tally.run
 	if s.sharing.shape.Failures > 0 && s.trips.rules[0].kind == tripConsecutive {

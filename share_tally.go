@@ -3,6 +3,8 @@ package breaker
 import (
 	"slices"
 	"time"
+
+	"github.com/breakerkit/breaker/internal/window"
 )
 
 // tally is the outcomes of the Closed state that are to be reported. The zero value is empty.
@@ -17,7 +19,7 @@ type tally struct {
 // tallySlice counts what happened within sliceGrain.
 type tallySlice struct {
 	at int64 // of the first outcome
-	sums
+	window.Sums
 }
 
 // runShape is what a tally does to a run of failures, as the store needs to know it without the order of all outcomes.
@@ -37,19 +39,19 @@ const (
 )
 
 // slice returns where to count an outcome now. When there are too many slices, neighbours are merged.
-func (t *tally) slice(now int64) *sums {
+func (t *tally) slice(now int64) *window.Sums {
 	if n := len(t.slices); n > 0 && now-t.slices[n-1].at < sliceGrain {
-		return &t.slices[n-1].sums
+		return &t.slices[n-1].Sums
 	}
 	if len(t.slices) == maxTallySlices {
 		for i := range maxTallySlices / 2 {
-			t.slices[2*i].plus(t.slices[2*i+1].sums)
+			t.slices[2*i].Plus(t.slices[2*i+1].Sums)
 			t.slices[i] = t.slices[2*i]
 		}
 		t.slices = t.slices[:maxTallySlices/2]
 	}
 	t.slices = append(t.slices, tallySlice{at: now})
-	return &t.slices[len(t.slices)-1].sums
+	return &t.slices[len(t.slices)-1].Sums
 }
 
 // fold enters the successes of the fast path, successes being how many the epoch has had in all. breaks says whether they
@@ -60,7 +62,7 @@ func (t *tally) fold(successes uint64, now int64, breaks bool) {
 	if n == 0 {
 		return
 	}
-	t.slice(now).ok += n
+	t.slice(now).OK += n
 	t.outcomes += n
 	if t.run.early = t.run.early || !breaks; breaks {
 		t.run.broken = true
@@ -71,7 +73,7 @@ func (t *tally) fold(successes uint64, now int64, breaks bool) {
 
 // add enters an outcome that is not a success. keep is how many failure times are kept.
 func (t *tally) add(now int64, o Outcome, slow bool, keep int) {
-	t.slice(now).count(o, slow)
+	t.slice(now).Count(window.Outcome(o), slow)
 	t.outcomes++
 	if o != Failure {
 		return
@@ -95,7 +97,7 @@ func (t *tally) batch(now int64, window time.Duration) (b StoreBatch) {
 	for _, s := range t.slices {
 		age := duration(now - s.at)
 		if window == 0 || age < window {
-			b.Slices = append(b.Slices, StoreSlice{Age: age, Successes: s.ok, Failures: s.failed, Ignored: s.ignored, Slow: s.slow})
+			b.Slices = append(b.Slices, StoreSlice{Age: age, Successes: s.OK, Failures: s.Failed, Ignored: s.Ignored, Slow: s.Slow})
 		}
 	}
 	for _, at := range t.failureTimes {

@@ -7,38 +7,40 @@ import (
 	"time"
 )
 
-// Snapshot is a circuit at one instant. It marshals to JSON and back; [WithSnapshot] starts a circuit from one.
+// Snapshot is the state of a circuit at one instant. It marshals to JSON and back; [WithSnapshot] restores a circuit
+// from it.
 //
-// InFlight is exact for a circuit that is looked at: the first Snapshot of one that has made tens of thousands of calls
-// unobserved misses those that are in flight just then, since it had stopped counting what starts.
+// InFlight is exact from the first Snapshot on. A circuit stops counting the starts of calls after tens of thousands of
+// calls without a Snapshot; the first one then misses the calls that are in flight at that moment.
 type Snapshot struct {
 	Name                 string       `json:"name"`
 	State                State        `json:"state"`
 	Mode                 Mode         `json:"mode"`
-	Epoch                uint64       `json:"epoch"`          // the number of this stay
-	Since                time.Time    `json:"since,omitzero"` // when it began
-	Until                time.Time    `json:"until,omitzero"` // Open: when the next probe is due
+	Epoch                uint64       `json:"epoch"`          // counts the stays in a state, from 1
+	Since                time.Time    `json:"since,omitzero"` // when the epoch began
+	Until                time.Time    `json:"until,omitzero"` // Open: when the open period ends and a call may become a probe
 	InFlight             int64        `json:"in_flight"`      // calls admitted and not finished
-	Probes               int64        `json:"probes"`         // HalfOpen: slots in use
+	Probes               int64        `json:"probes"`         // HalfOpen: probe slots in use
 	ConsecutiveFailures  uint64       `json:"consecutive_failures"`
 	ConsecutiveSuccesses uint64       `json:"consecutive_successes"`
-	Counts               Counts       `json:"counts"`                 // the trip policy's window; without one, the present stay
+	Counts               Counts       `json:"counts"`                 // in the trip policy's window; without one, in this epoch
 	Totals               Totals       `json:"totals"`                 // since construction, never falling
-	LastFailure          string       `json:"last_failure,omitempty"` // the text of the last failure of the present run
+	LastFailure          string       `json:"last_failure,omitempty"` // the text of the last failure since the last success
 	LastFailureAt        time.Time    `json:"last_failure_at,omitzero"`
 	Shared               *StoreStatus `json:"shared,omitempty"` // with a Store: how the circuit stands with it
 }
 
-// Totals never fall. They are read as they run: under traffic they may be a call or two apart.
+// Totals are counted since construction, and never fall. They are not read at one instant: with calls in progress, one
+// field may include a call that another does not.
 type Totals struct {
 	Calls     uint64            `json:"calls"` // finished: Successes + Failures + Ignored
 	Successes uint64            `json:"successes"`
 	Failures  uint64            `json:"failures"`
 	Ignored   uint64            `json:"ignored"`
 	Rejected  uint64            `json:"rejected"` // not among Calls
-	Late      uint64            `json:"late"`     // of Calls: those whose epoch had ended
+	Late      uint64            `json:"late"`     // of Calls: those that ended after their epoch
 	Slow      uint64            `json:"slow"`     // of Calls: those that took the slow limit or longer
-	Panics    uint64            `json:"panics"`   // of Failures: those by panic or runtime.Goexit
+	Panics    uint64            `json:"panics"`   // of Failures: calls that ended by panic or runtime.Goexit
 	Retries   uint64            `json:"retries"`  // attempts after a first one
 	Rescues   map[Rescue]uint64 `json:"rescues,omitempty"`
 }
@@ -60,7 +62,8 @@ type StoreStatus struct {
 	Foreign   bool      `json:"foreign"`              // others share the name with another configuration: an error in their or this one's setup
 }
 
-// Snapshot reads the circuit. It changes nothing but that what has left a window is dropped.
+// Snapshot returns the circuit's state and counts. From the first one on, the circuit counts the starts of all calls,
+// so that InFlight is exact.
 func (c *Circuit) Snapshot() Snapshot {
 	s := c.load()
 	now := s.time.now()
@@ -68,7 +71,7 @@ func (c *Circuit) Snapshot() Snapshot {
 	s = c.load()
 	snap, last := c.snapshotLocked(s, now)
 	c.mu.Unlock()
-	if last != nil { // user code, hence outside the lock
+	if last != nil { // Error is the user's code: not under the lock
 		s.contain(c.name, "Error", func() { snap.LastFailure = last.Error() })
 	}
 	return snap
@@ -113,7 +116,7 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 	return snap, last
 }
 
-// faults reports what no circuit can have said.
+// faults adds to f what no Snapshot of a circuit can hold.
 func (s *Snapshot) faults(f *faults) {
 	if int(s.State) >= len(stateNames) {
 		f.add("Snapshot.State", "must be a State, got %d", uint8(s.State))
@@ -130,7 +133,7 @@ func (s *Snapshot) faults(f *faults) {
 	if s.ConsecutiveFailures > maxCount {
 		f.add("Snapshot.ConsecutiveFailures", "must be at most %d, got %d", maxCount, s.ConsecutiveFailures)
 	}
-	if s.State == HalfOpen && s.ConsecutiveSuccesses > maxCount { // in other states it is no more than told
+	if s.State == HalfOpen && s.ConsecutiveSuccesses > maxCount { // in other states it is not restored
 		f.add("Snapshot.ConsecutiveSuccesses", "must be at most %d, got %d", maxCount, s.ConsecutiveSuccesses)
 	}
 	t := s.Totals
@@ -147,14 +150,14 @@ func (s *Snapshot) faults(f *faults) {
 	}
 }
 
-// maxTotal keeps sums of totals inside 64 bits.
+// maxTotal keeps sums of totals within 64 bits.
 const maxTotal = 1 << 60
 
-// maxEpoch leaves room in the word for its flags, and for more epochs than any circuit will see.
+// maxEpoch leaves room for the other bits of the word, and for more epochs than any circuit will have.
 const maxEpoch = 1 << 54
 
-// restore puts a new circuit where the snapshot says. An open period ends when it would have ended; where the clocks
-// disagree so far that it would last longer than it was long, or than any that is configured, it lasts as long as that.
+// restore gives a new circuit the state in the snapshot. An open period ends when it would have ended. If the clocks of
+// the two processes disagree, it lasts no longer than it was long, and no longer than the longest that is configured.
 func (c *Circuit) restore(s *settings, snap *Snapshot, keepMode bool) {
 	now := c.m.now
 	wall := s.time.anchor().at(now)
@@ -186,6 +189,7 @@ func (c *Circuit) restore(s *settings, snap *Snapshot, keepMode bool) {
 	c.restoreTotals(snap.Totals)
 }
 
+// restoreTotals gives a new circuit the totals in the snapshot.
 func (c *Circuit) restoreTotals(t Totals) {
 	c.earlierSuccesses, c.failures, c.failuresBefore = t.Successes, t.Failures, t.Failures
 	c.cell.rejected.Store(t.Rejected)
@@ -198,12 +202,12 @@ func (c *Circuit) restoreTotals(t Totals) {
 	}
 }
 
-// clampDuration keeps sums of it and an instant inside an int64.
+// clampDuration bounds a duration, so that its sum with an instant fits an int64.
 func clampDuration(d time.Duration) int64 {
 	return int64(min(max(d, -maxDuration), maxDuration))
 }
 
-// String is one line for people.
+// String is one line for humans.
 func (s Snapshot) String() string {
 	return fmt.Sprintf("%s: %s (%s), %d in flight, %d calls, %d failures, %d rejected",
 		s.Name, s.State, s.Mode, s.InFlight, s.Totals.Calls, s.Totals.Failures, s.Totals.Rejected)

@@ -3,10 +3,13 @@ package breaker
 import (
 	"fmt"
 	"time"
+
+	"github.com/breakerkit/breaker/internal/window"
 )
 
-// A TripCondition is one condition under which a closed circuit opens. [WithTrip] takes any number of them; any one is enough.
-// Make one with ConsecutiveFailures, FailureCount, FailureRate, SlowCallRate or TripWhen; the zero value is refused.
+// A TripCondition is one condition under which a closed circuit opens. [WithTrip] takes any number of them; any one is
+// enough. Make one with ConsecutiveFailures, FailureCount, FailureRate, SlowCallRate or TripWhen; the zero value is
+// refused.
 //
 // A condition is checked after every finished call that its window has seen, that call included: "reached" trips.
 type TripCondition struct {
@@ -39,12 +42,13 @@ var tripNames = [...]string{
 	tripWhen:        "TripWhen",
 }
 
-// ConsecutiveFailures trips at n failures since the last success, however far apart.
+// ConsecutiveFailures trips at n failures since the last success, whatever the time between them.
 func ConsecutiveFailures(n int) TripCondition {
 	return TripCondition{kind: tripConsecutive, failures: n}
 }
 
-// FailureCount trips at n failures younger than d, whatever succeeded in between. It is exact, and keeps n times.
+// FailureCount trips at n failures younger than d, whatever succeeded in between. It is exact, and keeps the times of n
+// failures.
 func FailureCount(n int, d time.Duration) TripCondition {
 	return TripCondition{kind: tripCount, failures: n, within: d}
 }
@@ -62,8 +66,8 @@ func SlowCallRate(slow time.Duration, rate float64, minCalls int, w Window) Trip
 }
 
 // TripWhen trips when f says so. f gets the window's counts after each finished call, outside every lock: it may take
-// its time and call the circuit. Its word counts only while the same stay in Closed lasts. If it panics, the circuit
-// does not trip and the logger is told.
+// its time and call the circuit. Its answer counts only while the circuit stays in the same epoch. If it panics, the
+// circuit does not trip and the panic is logged.
 func TripWhen(w Window, f func(Counts) bool) TripCondition {
 	return TripCondition{kind: tripWhen, window: w, when: f}
 }
@@ -88,42 +92,46 @@ func (t TripCondition) String() string {
 	return "Trip{}"
 }
 
-// toPPM rounds down, so that 2 of 3 meet a rate of 2.0/3; what binary fractions lack of a millionth is made up for.
+// toPPM rounds down, so that 2 of 3 meet a rate of 2.0/3. The small addition keeps a rate such as 0.29, whose binary
+// fraction is a little too low, from losing a whole millionth.
 func toPPM(rate float64) uint64 { return uint64(rate*ppm + 1e-3) }
 
-// tripPolicy is the compiled form of what trips. It is shared by all circuits of one configuration.
+// tripPolicy is the compiled form of a circuit's trip conditions. It is immutable, and shared by all circuits that are
+// configured alike.
 type tripPolicy struct {
 	rules   []tripRule
-	windows []windowSpec
-	recents []recentSpec
+	windows []windowSpec  // that the rules need, each once
+	recents []recentSpec  // the failure times that the rules need
 	slow    time.Duration // the smallest slow limit; 0: none
-	user    bool          // a rule is the user's function
-	grain   int64         // the time by which the filing of a success may be off; 0: no time window
+	user    bool          // there is a TripWhen
+	grain   int64         // how often sampled successes are added to the time windows; 0: no time window
 }
 
+// tripRule is one compiled condition.
 type tripRule struct {
 	TripCondition
-	ppm    uint64
-	window int // index of its window
-	recent int // index of its failure times; -1: none
+	ppm    uint64 // the rate in parts per million
+	window int    // index into windows, if the condition has a window
+	recent int    // index into recents; -1: none
 }
 
-// windowSpec tells the windows of a circuit apart: rules with the same one share the memory.
+// windowSpec describes a window. Rules with equal ones share one window.
 type windowSpec struct {
 	Window
-	slow time.Duration
+	slow time.Duration // the limit from which its calls count as slow; 0: none
 }
 
-// recentSpec is what a rule that keeps the times of failures keeps: the last n, for as long as the run where it is one.
+// recentSpec describes the failure times that a rule needs: those of the last n failures within the given time.
 type recentSpec struct {
-	run    bool
+	run    bool // only of consecutive failures: a success clears them
 	n      int
 	within time.Duration
 }
 
-// grainParts is how many times finer than a time window's slices the filing of successes is: a 16th of a slice.
-const grainParts = maxSlices / 2 * 16
+// Sampled successes are added to a time window grainParts times in its length: 16 times for each of its slices.
+const grainParts = window.MaxSlices / 2 * 16
 
+// compileTrips makes the policy of validated conditions.
 func compileTrips(trips []TripCondition) *tripPolicy {
 	p := &tripPolicy{}
 	for _, t := range trips {
@@ -146,6 +154,7 @@ func compileTrips(trips []TripCondition) *tripPolicy {
 	return p
 }
 
+// windowFor returns the index of the window that a condition needs, and adds it if there is none yet.
 func (p *tripPolicy) windowFor(t TripCondition) int {
 	spec := windowSpec{t.window, p.slow}
 	if t.kind == tripSlow {
@@ -163,45 +172,29 @@ func (p *tripPolicy) windowFor(t TripCondition) int {
 	return len(p.windows) - 1
 }
 
-// isSlow reports whether a call that took so long is slow by the smallest limit.
+// isSlow reports whether a call that took so long is slow by the smallest slow limit.
 func (p *tripPolicy) isSlow(took time.Duration) bool { return p.slow > 0 && took >= p.slow }
 
-// holds reports whether any rule but the user's own is met.
-func (p *tripPolicy) holds(m *memory, now int64, run uint32) bool {
-	for i := range p.rules {
-		if p.rules[i].met(m, now, run) {
-			return true
-		}
-	}
-	return false
+// tripFacts is what has happened, as far as one rule looks at it. A circuit fills it from its own memory, or from the
+// ledger that it shares with others.
+type tripFacts struct {
+	run         uint64 // consecutive failures; those within the rule's time, if it has one
+	recent      uint64 // failures within the rule's time
+	window.Sums        // of the rule's window
 }
 
-func (r *tripRule) met(m *memory, now int64, run uint32) bool {
+// met reports whether the facts are a reason to open. TripWhen is not decided here: its function may run only outside
+// the lock.
+func (r *tripRule) met(f tripFacts) bool {
 	switch r.kind {
-	case tripConsecutive, tripCount:
-		if r.recent >= 0 {
-			return m.recent[r.recent].within(now, int64(r.within)) >= r.failures
-		}
-		return uint64(run) >= uint64(r.failures)
+	case tripConsecutive:
+		return f.run >= uint64(r.failures)
+	case tripCount:
+		return f.recent >= uint64(r.failures)
 	case tripRate:
-		s := m.windows[r.window].sums(now)
-		return s.calls() >= uint64(r.minCalls) && s.failed*ppm >= r.ppm*s.calls()
+		return f.Calls() >= uint64(r.minCalls) && f.Failed*ppm >= r.ppm*f.Calls()
 	case tripSlow:
-		s := m.windows[r.window].sums(now)
-		return s.calls() >= uint64(r.minCalls) && s.slow*ppm >= r.ppm*s.calls()
-	}
-	return false
-}
-
-// successMayTrip reports whether one more success could meet a rate: only by being the one that reaches minCalls.
-func (p *tripPolicy) successMayTrip(m *memory, now int64) bool {
-	for i := range p.rules {
-		if r := &p.rules[i]; r.kind == tripRate {
-			s := m.windows[r.window].sums(now)
-			if s.failed > 0 && s.calls() < uint64(r.minCalls) {
-				return true
-			}
-		}
+		return f.Calls() >= uint64(r.minCalls) && f.Slow*ppm >= r.ppm*f.Calls()
 	}
 	return false
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// faults reports everything that is wrong with the configuration. path turns a field, such as HealthCheck.Interval, into
-// what its user wrote.
+// faults adds everything that is wrong with the configuration to f. path turns a field, such as HealthCheck.Interval,
+// into the name under which the user gave it.
 func (c Config) faults(f *faults, path func(string) string) {
 	f.between(path("FailureThreshold"), c.FailureThreshold, 1, maxCount)
 	f.notNegative(path("FailureWindow"), c.FailureWindow)
@@ -49,7 +49,7 @@ func (b OpenBackoff) faults(f *faults, path func(string) string, openTimeout tim
 	}
 }
 
-// faults reports everything that is wrong with the condition. at is its place in a Config.
+// faults adds everything that is wrong with the condition to f. at is its field in a Config.
 func (t TripCondition) faults(f *faults, at string, path func(string) string) {
 	if t.kind == tripNone {
 		f.add(path(at), "must be made by ConsecutiveFailures, FailureCount, FailureRate, SlowCallRate or TripWhen, got the zero Trip")
@@ -97,11 +97,11 @@ func (w Window) faults(f *faults, at string, path func(string) string) {
 	}
 }
 
-// maxWindowCalls bounds what a LastCalls window may cost: 2 bits a call, 4 MiB in all.
+// maxWindowCalls bounds the memory of a LastCalls window: at 2 bits a call it is 4 MiB.
 const maxWindowCalls = 1 << 24
 
 const (
-	// maxDuration keeps every deadline inside an int64 of nanoseconds: 146 years after 146 years.
+	// maxDuration, 146 years, keeps the sum of an instant and a duration inside an int64 of nanoseconds.
 	maxDuration = time.Duration(1 << 62)
 	// maxCount keeps every count inside 32 bits.
 	maxCount = math.MaxInt32
@@ -110,7 +110,7 @@ const (
 // faults collects what is wrong with some options.
 type faults []error
 
-// fault is one thing that is wrong.
+// fault is one of them. path names the option or key.
 type fault struct{ path, text string }
 
 func (f *fault) Error() string { return "breaker: " + f.path + ": " + f.text }

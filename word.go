@@ -1,31 +1,50 @@
 package breaker
 
-// The word. Its upper bits are the machine's epoch; the lower ones say what an admission or settlement needs besides.
+// The word tells a call, in one atomic load, what it has to do. The circuit writes it under mu whenever one of these
+// things changes (publishLocked); a call keeps the word that admitted it until it settles.
+//
+//	63                                  8   7   6   5   4   3      0
+//	+-----------------------------------+---+---+---+---+----------+
+//	|               epoch               | L | S | F | T |  period  |
+//	+-----------------------------------+---+---+---+---+----------+
+//
+//	F  wordFast         admission: count the start, if S is set, and go
+//	T  wordTimed        admission: read the clock as well, but do not take the lock
+//	                    (neither F nor T: take the lock and ask the machine)
+//	S  wordCountStarts  admission: count the start of the call, so that the calls in flight are known
+//	L  wordLockSuccess  settlement: a success, too, takes the lock
+//	period              settlement: every 2^period-th success of a cell does periodicWork; 0: none does
+//
+// A success without the lock is counted in a cell. The cell carries bits 5 to 20 of the word (cellTag), and a success
+// is counted there only if they equal those of the word that admitted the call. Otherwise the word has changed since,
+// and the success takes the slow path, which compares the epochs under the lock.
 const (
-	wordPeriodShift = 0      // settlement of a success: something more, once in every 2^n; 4 bits of n, 0 for nothing
-	wordTimed       = 1 << 4 // admission: the time, but no lock
-	wordFast        = 1 << 5 // admission: nothing. It is the bit that a zero Circuit lacks
-	wordCountStarts = 1 << 6 // admission: count it, so that calls in flight are known
-	wordLockSuccess = 1 << 7 // settlement of a success: the lock
+	wordPeriodShift = 0 // 4 bits wide
+	wordTimed       = 1 << 4
+	wordFast        = 1 << 5 // never set in a zero Circuit, which so comes to load and panics
+	wordCountStarts = 1 << 6
+	wordLockSuccess = 1 << 7
 	wordEpoch       = 8
-	wordTagShift    = 5 // from here on, a success must be counted under the word that admitted it
+	wordTagShift    = 5 // the lowest bit that a cell carries
 )
 
-// periodDue reports whether the n-th success of a cell has something more to do.
+// periodDue reports whether the n-th success of a cell is one that does periodicWork.
 func periodDue(word, n uint64) bool {
 	every := word >> wordPeriodShift & 15
 	return every != 0 && n<<(64-every) == 0
 }
 
-// untrackAfter is how many successes a circuit has before it stops counting what starts, unless somebody has taken a
-// Snapshot: each of the two counts is a third of the cost of a call. They are counted in a cell, by periodDue.
-const untrackAfter = 1 << untrackShift
+// After untrackAfter successes in one cell, a circuit of which nobody has taken a Snapshot stops counting the starts of
+// calls: counting a start costs a third of a call, and so does counting its end.
+const (
+	untrackShift = 15
+	untrackAfter = 1 << untrackShift
+)
 
-const untrackShift = 15
-
+// cellTag is bits 5 to 20 of the word, moved to where a cell carries them.
 func cellTag(word uint64) uint64 { return word >> wordTagShift << tagShift }
 
-// publishLocked puts into word what lock-free readers need to know.
+// publishLocked writes the word anew.
 func (c *Circuit) publishLocked(s *settings) {
 	w := c.m.epoch << wordEpoch
 	if c.m.state == Closed && c.m.mode == Auto && !c.m.ramping() && s.policy.maxInFlight == 0 {
@@ -41,11 +60,11 @@ func (c *Circuit) publishLocked(s *settings) {
 	if c.memory != nil && c.memory.sampling {
 		w = w&^(15<<wordPeriodShift) | sampleShift<<wordPeriodShift
 	}
-	if s.trips.user || c.memory.needsEverySuccess(s, c.m.now) || s.sharing != nil && c.needsSuccessLocked() {
+	if s.trips.user || c.memory.needsEverySuccess(s.trips, c.m.now) || s.sharing != nil && c.needsSuccessLocked() {
 		w |= wordLockSuccess
 	}
 	old := c.word.Load()
-	if w == old || (w|old)&(wordFast|wordTimed) == 0 { // of one without these bits, nobody reads the others
+	if w == old || (w|old)&(wordFast|wordTimed) == 0 { // without these bits nobody reads the others, and the write can wait
 		return
 	}
 	c.word.Store(w)
@@ -54,21 +73,23 @@ func (c *Circuit) publishLocked(s *settings) {
 	}
 }
 
-// disableFastPathLocked ends the fast path before a failure trips, and reports whether a success has slipped in since that failure
-// was counted. It then came before: either it breaks the run, or it comes too late, but never both.
+// disableFastPathLocked closes the fast path before a failure opens the circuit, and reports whether a success was
+// counted since that failure was. Such a success counts as the earlier of the two and ends the run of failures.
+// Successes that find the fast path closed are late. So no success is lost, and none is counted twice.
 func (c *Circuit) disableFastPathLocked() bool {
 	if w := c.word.Load(); w&wordFast != 0 {
-		sealed := w &^ wordFast
-		c.word.Store(sealed)
-		c.drainCellsLocked(w, sealed)
+		closed := w &^ wordFast
+		c.word.Store(closed)
+		c.drainCellsLocked(w, closed)
 	}
 	return c.successesLocked() != c.runMark
 }
 
-// drainCellsLocked marks every cell for a new word, and takes out what was counted under the old one.
+// drainCellsLocked gives every cell the new word's tag, and moves the successes counted under the old one to
+// lockedSuccesses. The ends of calls whose starts were not counted are then counted; so their starts are made up for.
 func (c *Circuit) drainCellsLocked(old, w uint64) {
 	tag := cellTag(w)
-	n := c.sumLocked(func(cl *cell) uint64 { return cl.ok.Swap(tag) & countMask })
+	n := c.sumLocked(func(cl *cell) uint64 { return cl.successes.Swap(tag) & countMask })
 	c.lockedSuccesses += n
 	if c.memory != nil {
 		c.memory.transferred -= n

@@ -1,4 +1,4 @@
-package breaker
+package window
 
 import (
 	"math"
@@ -19,9 +19,9 @@ type mdlSeen struct {
 	slow    bool
 }
 
-func mdlCount(calls []mdlSeen) (s sums) {
+func mdlCount(calls []mdlSeen) (s Sums) {
 	for _, c := range calls {
-		s.count(c.outcome, c.slow)
+		s.Count(c.outcome, c.slow)
 	}
 	return s
 }
@@ -33,13 +33,13 @@ func mdlDrawCall(t *rapid.T) (Outcome, bool) {
 func TestCallWindowHoldsExactlyTheLastCalls(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.OneOf(rapid.IntRange(1, 10), rapid.SampledFrom([]int{63, 64, 65, 127, 128, 129, 200})).Draw(t, "size")
-		w := newCallWindow(size)
+		w := NewCalls(size)
 		var calls []mdlSeen // without the ignored
 		ignored := uint64(0)
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {
 				o, slow := mdlDrawCall(t)
-				w.add(0, o, slow)
+				w.Add(0, o, slow)
 				if o == Ignored {
 					ignored++
 					return
@@ -48,7 +48,7 @@ func TestCallWindowHoldsExactlyTheLastCalls(t *testing.T) {
 			},
 			"addSuccesses": func(t *rapid.T) {
 				n := rapid.OneOf(rapid.Uint64Range(0, uint64(2*size)), rapid.Uint64Range(math.MaxUint64-3, math.MaxUint64)).Draw(t, "n")
-				w.addSuccesses(0, n)
+				w.AddSuccesses(0, n)
 				for range min(n, uint64(size)) {
 					calls = append(calls, mdlSeen{0, Success, false})
 				}
@@ -56,8 +56,8 @@ func TestCallWindowHoldsExactlyTheLastCalls(t *testing.T) {
 			"": func(t *rapid.T) {
 				calls = calls[max(0, len(calls)-size):]
 				want := mdlCount(calls)
-				want.ignored = ignored
-				if got := w.sums(0); got != want {
+				want.Ignored = ignored
+				if got := w.Sums(0); got != want {
 					t.Fatalf("%+v, want %+v", got, want)
 				}
 			},
@@ -66,12 +66,12 @@ func TestCallWindowHoldsExactlyTheLastCalls(t *testing.T) {
 }
 
 func TestCallWindowCostsTwoBitsACall(t *testing.T) {
-	w := newCallWindow(1000)
-	w.addSuccesses(0, 5000)
+	w := NewCalls(1000)
+	w.AddSuccesses(0, 5000)
 	if w.failed != nil || w.slow != nil {
 		t.Error("a window of successes has made its bits")
 	}
-	w.add(0, Failure, true)
+	w.Add(0, Failure, true)
 	if got := len(w.failed) + len(w.slow); got != 2*16 {
 		t.Errorf("%d words of bits, want 32", got)
 	}
@@ -131,7 +131,7 @@ const mdlTimeWindowSize = 11 << 10
 
 // mdlTimeModel is a time window beside its reference.
 type mdlTimeModel struct {
-	w     *timeWindow
+	w     *Time
 	now   int64
 	calls []mdlSeen
 	exact bool // every instant has had a slice of its own so far
@@ -147,7 +147,7 @@ func (m *mdlTimeModel) wait(d int64) {
 func (m *mdlTimeModel) age(call int) uint64 { return uint64(m.now) - uint64(m.calls[call].at) }
 
 // younger is what the calls younger than d add up to.
-func (m *mdlTimeModel) younger(d int64) sums {
+func (m *mdlTimeModel) younger(d int64) Sums {
 	i := 0
 	for i < len(m.calls) && m.age(i) >= uint64(d) {
 		i++
@@ -165,7 +165,7 @@ func (m *mdlTimeModel) instants() (n int) {
 }
 
 func (m *mdlTimeModel) add(o Outcome, slow bool) {
-	m.w.add(m.now, o, slow)
+	m.w.Add(m.now, o, slow)
 	m.calls = append(m.calls, mdlSeen{m.now, o, slow})
 	m.exact = m.exact && m.instants() <= mdlExact
 }
@@ -174,13 +174,13 @@ func (m *mdlTimeModel) add(o Outcome, slow bool) {
 // the window. Up to 128 instants, exactly the calls in the window.
 func (m *mdlTimeModel) check(t *rapid.T) {
 	d := m.w.length
-	got, most, least := m.w.sums(m.now), m.younger(d), m.younger(min(d, d-d/(maxSlices/2)+1))
+	got, most, least := m.w.Sums(m.now), m.younger(d), m.younger(min(d, d-d/(MaxSlices/2)+1))
 	if m.exact && got != most {
 		t.Fatalf("at %d: %+v, want exactly %+v", m.now, got, most)
 	}
 	for _, n := range [][3]uint64{
-		{least.ok, got.ok, most.ok}, {least.failed, got.failed, most.failed},
-		{least.ignored, got.ignored, most.ignored}, {least.slow, got.slow, most.slow},
+		{least.OK, got.OK, most.OK}, {least.Failed, got.Failed, most.Failed},
+		{least.Ignored, got.Ignored, most.Ignored}, {least.Slow, got.Slow, most.Slow},
 	} {
 		if n[1] < n[0] || n[1] > n[2] {
 			t.Fatalf("at %d: %+v, want at least %+v, at most %+v", m.now, got, least, most)
@@ -190,19 +190,19 @@ func (m *mdlTimeModel) check(t *rapid.T) {
 }
 
 func (m *mdlTimeModel) checkRoom(t *rapid.T) {
-	if len(m.w.slices) > maxSlices+spareSlices || len(m.w.slices)-m.w.head > maxSlices {
+	if len(m.w.slices) > MaxSlices+spareSlices || len(m.w.slices)-m.w.head > MaxSlices {
 		t.Fatalf("%d slices, %d of them live", len(m.w.slices), len(m.w.slices)-m.w.head)
 	}
 }
 
 func mdlCheckTimeWindow(t *rapid.T, length int64, step *rapid.Generator[int64]) {
-	start := rapid.SampledFrom([]int64{0, 1, math.MinInt64 / 2, -length, int64(maxDuration)}).Draw(t, "start")
-	m := &mdlTimeModel{w: newTimeWindow(time.Duration(length)), now: start, exact: true}
+	start := rapid.SampledFrom([]int64{0, 1, math.MinInt64 / 2, -length, int64(1 << 62)}).Draw(t, "start")
+	m := &mdlTimeModel{w: NewTime(time.Duration(length)), now: start, exact: true}
 	t.Repeat(map[string]func(*rapid.T){
 		"add": func(t *rapid.T) { m.add(mdlDrawCall(t)) },
 		"addSuccesses": func(t *rapid.T) {
 			n := rapid.IntRange(0, 50).Draw(t, "n")
-			m.w.addSuccesses(m.now, uint64(n))
+			m.w.AddSuccesses(m.now, uint64(n))
 			for range n {
 				m.calls = append(m.calls, mdlSeen{m.now, Success, false})
 			}
@@ -232,7 +232,7 @@ func TestTimeWindowFewInstants(t *testing.T) {
 
 func TestTimeWindowManyInstants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		length := rapid.SampledFrom([]int64{128, 191, 1000, 6400, int64(time.Second), int64(maxDuration)}).Draw(t, "length")
+		length := rapid.SampledFrom([]int64{128, 191, 1000, 6400, int64(time.Second), int64(1 << 62)}).Draw(t, "length")
 		mdlCheckTimeWindow(t, length, rapid.OneOf(
 			rapid.Int64Range(0, length/1000+1),
 			rapid.Int64Range(length/200, length/50+1),
@@ -243,16 +243,16 @@ func TestTimeWindowManyInstants(t *testing.T) {
 
 func TestTimeWindowBulkIsTheSameAsOneByOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		bulk, single := newTimeWindow(1000), newTimeWindow(1000)
+		bulk, single := NewTime(1000), NewTime(1000)
 		now := int64(0)
 		for range rapid.IntRange(1, 400).Draw(t, "steps") {
 			now += rapid.Int64Range(0, 30).Draw(t, "d")
 			n := rapid.IntRange(1, 5).Draw(t, "n")
-			bulk.addSuccesses(now, uint64(n))
+			bulk.AddSuccesses(now, uint64(n))
 			for range n {
-				single.add(now, Success, false)
+				single.Add(now, Success, false)
 			}
-			if b, s := bulk.sums(now), single.sums(now); b != s {
+			if b, s := bulk.Sums(now), single.Sums(now); b != s {
 				t.Fatalf("%+v in bulk, %+v one by one", b, s)
 			}
 		}
@@ -261,17 +261,17 @@ func TestTimeWindowBulkIsTheSameAsOneByOne(t *testing.T) {
 
 // A late filing, dated before the newest slice, joins that one; it never wakes what has expired.
 func TestTimeWindowFilesThePast(t *testing.T) {
-	w := newTimeWindow(100)
-	w.add(50, Failure, false)
-	w.addSuccesses(10, 3)
-	if got := w.sums(149); got != (sums{ok: 3, failed: 1}) {
+	w := NewTime(100)
+	w.Add(50, Failure, false)
+	w.AddSuccesses(10, 3)
+	if got := w.Sums(149); got != (Sums{OK: 3, Failed: 1}) {
 		t.Errorf("at 149: %+v", got)
 	}
-	if got := w.sums(150); got != (sums{}) {
+	if got := w.Sums(150); got != (Sums{}) {
 		t.Errorf("at 150: %+v", got)
 	}
-	w.addSuccesses(20, 5)
-	if got := w.sums(150); got != (sums{}) {
+	w.AddSuccesses(20, 5)
+	if got := w.Sums(150); got != (Sums{}) {
 		t.Errorf("successes of 20 at 150: %+v", got)
 	}
 }
@@ -280,17 +280,17 @@ func TestTimeWindowFilesThePast(t *testing.T) {
 func TestTimeWindowCostIsFlat(t *testing.T) {
 	const length = int64(time.Second)
 	for _, perWindow := range []int64{100, 1_000, 100_000, 10_000_000} {
-		w := newTimeWindow(time.Duration(length))
+		w := NewTime(time.Duration(length))
 		merges, last := 0, 0
 		calls := min(3*perWindow, 300_000)
 		for i := range calls {
-			w.add(i*length/perWindow, Failure, false)
+			w.Add(i*length/perWindow, Failure, false)
 			if len(w.slices) < last {
 				merges++
 			}
 			last = len(w.slices)
 		}
-		if most := int(calls/(maxSlices/2-1)) + 4; merges > most {
+		if most := int(calls/(MaxSlices/2-1)) + 4; merges > most {
 			t.Errorf("%d calls a window: %d merges in %d calls, want at most %d", perWindow, merges, calls, most)
 		}
 		if size := cap(w.slices) * int(unsafe.Sizeof(timeSlice{})); size > mdlTimeWindowSize {
@@ -300,16 +300,16 @@ func TestTimeWindowCostIsFlat(t *testing.T) {
 }
 
 func TestTimeWindowSumsNeverWrap(t *testing.T) {
-	w := newTimeWindow(10)
-	w.addSuccesses(0, math.MaxUint64)
-	w.add(5, Failure, true)
-	if got := w.sums(9); got != (sums{ok: math.MaxUint64, failed: 1, slow: 1}) {
+	w := NewTime(10)
+	w.AddSuccesses(0, math.MaxUint64)
+	w.Add(5, Failure, true)
+	if got := w.Sums(9); got != (Sums{OK: math.MaxUint64, Failed: 1, Slow: 1}) {
 		t.Errorf("%+v", got)
 	}
-	if got := w.sums(10); got != (sums{failed: 1, slow: 1}) {
+	if got := w.Sums(10); got != (Sums{Failed: 1, Slow: 1}) {
 		t.Errorf("%+v", got)
 	}
-	if got := w.sums(15); got != (sums{}) {
+	if got := w.Sums(15); got != (Sums{}) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -317,23 +317,23 @@ func TestTimeWindowSumsNeverWrap(t *testing.T) {
 func TestRecentCountsExactly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 20).Draw(t, "n")
-		var r recent
+		var r Recent
 		var times []int64
 		now := rapid.SampledFrom([]int64{0, -50, math.MaxInt64 / 2}).Draw(t, "start")
 		t.Repeat(map[string]func(*rapid.T){
-			"add":   func(*rapid.T) { r.add(now, n); times = append(times, now) },
+			"add":   func(*rapid.T) { r.Add(now, n); times = append(times, now) },
 			"wait":  func(t *rapid.T) { now += rapid.Int64Range(0, 20).Draw(t, "d") },
-			"clear": func(*rapid.T) { r.clear(); times = nil },
+			"clear": func(*rapid.T) { r.Clear(); times = nil },
 			"": func(t *rapid.T) {
 				times = times[max(0, len(times)-n):]
-				d := rapid.OneOf(rapid.Int64Range(1, 60), rapid.Just(int64(maxDuration))).Draw(t, "within")
+				d := rapid.OneOf(rapid.Int64Range(1, 60), rapid.Just(int64(1<<62))).Draw(t, "within")
 				want := 0
 				for _, at := range times {
 					if now-at < d {
 						want++
 					}
 				}
-				if got := r.within(now, d); got != want {
+				if got := r.Within(now, d); got != want {
 					t.Fatalf("%d of %v within %d at %d, want %d", got, times, d, now, want)
 				}
 				if len(r.times) > n {
