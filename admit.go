@@ -9,8 +9,8 @@ import (
 type call struct {
 	word    uint64 // the word that admitted it
 	cell    *cell  // nil: not on the fast path; of word, only the epoch means something
-	start   int64
-	lease   int64 // of a probe
+	start   int64  // where it is known: of a probe, and where calls are timed
+	lease   int64  // of a probe
 	probe   bool
 	state   State
 	settled bool
@@ -59,6 +59,9 @@ func (c *Circuit) rejectCached(ctx context.Context) error {
 	if sh == nil {
 		return nil
 	}
+	if sh.refusal == refusedProbes && c.probing(ctx) != 0 {
+		return nil
+	}
 	if sh.until != never {
 		var now int64
 		if t := sh.time; t.clock == nil {
@@ -100,10 +103,10 @@ func (c *Circuit) admitSlow(ctx context.Context, k *call, w uint64) error {
 
 func (c *Circuit) admitUnderLock(ctx context.Context, k *call, now int64) error {
 	var fx effects
-	e := event{kind: eventAdmit, now: now}
+	e := event{kind: eventAdmit, now: now, within: c.probing(ctx)}
 	c.mu.Lock()
 	s := c.load()
-	for s.sharing != nil {
+	for s.sharing != nil && e.within == 0 {
 		f, asks := c.storeSlotLocked(s, &e)
 		if f == nil {
 			break
@@ -130,6 +133,9 @@ func (c *Circuit) admitUnderLock(ctx context.Context, k *call, now int64) error 
 		c.cell.started.Add(1)
 		k.word, k.probe, k.lease = fx.pass.epoch<<wordEpoch, fx.pass.probe, fx.pass.lease
 		k.start, k.state = now, c.m.state
+		if k.probe {
+			k.start = fx.pass.start
+		}
 	}
 	c.mu.Unlock()
 	if !pass {
@@ -223,4 +229,38 @@ func (c *Circuit) refusalLocked(s *settings, now int64) refusal {
 		return refusedProbes
 	}
 	return m.refusal(p, c.inFlightLocked())
+}
+
+// probeContext is the context of a probe's function. By it a call that the function makes through the same circuit is known
+// to be part of the probe. It would otherwise be rejected for want of a slot, and the probe would fail because of that.
+type probeContext struct {
+	context.Context
+	circuit *Circuit
+	epoch   uint64
+}
+
+// probeKey asks a context for the probe of a circuit that it belongs to.
+type probeKey struct{ *Circuit }
+
+func (p *probeContext) Value(key any) any {
+	if k, ok := key.(probeKey); ok && k.Circuit == p.circuit {
+		return p
+	}
+	return p.Context.Value(key)
+}
+
+// probing returns the epoch of the circuit's own probe in which ctx is; 0 outside of one.
+func (c *Circuit) probing(ctx context.Context) uint64 {
+	if p, ok := ctx.Value(probeKey{c}).(*probeContext); ok {
+		return p.epoch
+	}
+	return 0
+}
+
+// contextFor is the context for the function of an admitted call.
+func (c *Circuit) contextFor(ctx context.Context, k *call) context.Context {
+	if !k.probe {
+		return ctx
+	}
+	return &probeContext{ctx, c, k.word >> wordEpoch}
 }

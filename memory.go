@@ -117,7 +117,7 @@ func (m *memory) noteClock(now int64) bool {
 
 // adapt starts the sampling when successes come so fast that a sample of them is as good as all.
 func (m *memory) adapt(s *settings, now int64, o Outcome) {
-	if !s.sampled || m.sampling || o != Success {
+	if !s.sampled || m.sampling || !o.answered() {
 		return
 	}
 	if now-m.burstAt > grainSlack*s.trips.grain {
@@ -149,6 +149,9 @@ func (m *memory) needsEverySuccess(s *settings, now int64) bool {
 
 // add adds one outcome.
 func (m *memory) add(p *tripPolicy, now int64, o Outcome, took time.Duration) {
+	if o == Answered {
+		o = Success
+	}
 	for i, w := range m.windows {
 		slow := p.windows[i].slow
 		w.add(now, o, slow > 0 && took >= slow)

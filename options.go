@@ -136,6 +136,13 @@ func WithFailOn(errs ...error) Option {
 	return circuitOption("FailOn", func(d *draft) { d.addErrors("FailOn", &d.failOn, errs) })
 }
 
+// WithAnswered makes errors that are (errors.Is) one of errs [Answered], unless WithFailOn or WithIgnore names them too: the
+// dependency did its part, though it had nothing to give, such as sql.ErrNoRows. It is asked before the classifier.
+// Several add up. Default none.
+func WithAnswered(errs ...error) Option {
+	return circuitOption("Answered", func(d *draft) { d.addErrors("Answered", &d.answered, errs) })
+}
+
 // IgnoreCallerDeadline treats the caller's own deadline like the caller's cancel: an error after it is Ignored. By
 // default it is a Failure, since that is how Go callers meet a dependency that hangs.
 func IgnoreCallerDeadline() Option {
@@ -316,7 +323,7 @@ type draft struct {
 	cfg                          Config
 	probesSet, leaseSet, modeSet bool
 	classifier                   func(error) Outcome
-	ignore, failOn               []error
+	ignore, failOn, answered     []error
 	clock                        Clock
 	rand                         func() float64
 	logger                       *slog.Logger

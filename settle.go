@@ -45,7 +45,7 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 		err = ErrUnacceptable
 	}
 	e := event{kind: eventSettle, outcome: o, random: s.openJitter()} // a success may open too: by being slow, or one too few
-	e.pass.epoch, e.pass.probe, e.pass.lease = k.word>>wordEpoch, k.probe, k.lease
+	e.pass = pass{epoch: k.word >> wordEpoch, probe: k.probe, lease: k.lease, start: k.start}
 	if o == Failure {
 		e.hint = int64(s.hint(err))
 	}
@@ -105,6 +105,9 @@ func (c *Circuit) recordLocked(s *settings, e *event, took time.Duration, err er
 	slow := s.trips.isSlow(took) && e.outcome != Ignored
 	if current && c.m.state == Closed {
 		c.transferLocked(s, e.now)
+		if e.outcome == Answered {
+			c.keepRunLocked(s)
+		}
 	}
 	c.addTotalsLocked(e.outcome, slow, current)
 	if err == errAbnormal {
@@ -124,7 +127,7 @@ func (c *Circuit) recordLocked(s *settings, e *event, took time.Duration, err er
 		if s.sharing != nil {
 			c.addToTallyLocked(s, e, slow)
 		}
-	case !e.pass.probe || e.outcome != Success:
+	case !e.pass.probe || !e.outcome.answered():
 	case slow:
 		e.outcome = Failure // of the probe; the call was a success
 	case c.lastFailure != nil:
@@ -140,7 +143,7 @@ func (c *Circuit) addTotalsLocked(o Outcome, slow, current bool) {
 		before = 1
 	}
 	switch o {
-	case Success:
+	case Success, Answered:
 		c.earlierSuccesses += before
 		c.lockedSuccesses += 1 - before
 	case Failure:
@@ -184,6 +187,15 @@ func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, 
 			c.memory.restartRun(s.trips, now)
 		}
 		e.trip = s.trips.holds(c.memory, now, c.run)
+	}
+}
+
+// keepRunLocked prepares for a success that does not end the present run of failures: it is counted as one that came before
+// the run.
+func (c *Circuit) keepRunLocked(s *settings) {
+	c.endRunLocked(s) // one that another success has ended
+	if c.run > 0 {
+		c.runMark++
 	}
 }
 

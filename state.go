@@ -50,6 +50,9 @@ func (s State) String() string   { return nameOf(stateNames, uint8(s), "State") 
 func (m Mode) String() string    { return nameOf(modeNames, uint8(m), "Mode") }
 func (o Outcome) String() string { return nameOf(outcomeNames, uint8(o), "Outcome") }
 
+// answered reports whether the dependency did its part.
+func (o Outcome) answered() bool { return o == Success || o == Answered }
+
 // MarshalText writes "closed", "half-open" or "open".
 func (s State) MarshalText() ([]byte, error) { return marshalName(stateNames, uint8(s), "State") }
 
@@ -110,6 +113,7 @@ type machine struct {
 	mode     Mode
 	opens    uint32  // openings in this series; WithOpenBackoff grows the period with it
 	progress uint32  // HalfOpen: probe successes in a row
+	proven   int64   // HalfOpen: when the latest of the probes that have succeeded was admitted; not later than since: none has
 	credit   int32   // Closed, ramping: parts per million of an admission saved up
 	epoch    uint64  // the number of this stay
 	now      int64   // the latest instant seen: time never runs backwards in here
@@ -149,6 +153,7 @@ type event struct {
 	kind     eventKind
 	now      int64
 	inFlight int64   // admit: calls running now
+	within   uint64  // admit: the epoch of the circuit's own probe that makes this call; 0: none does
 	pass     pass    // settle: what admit gave
 	outcome  Outcome // settle
 	trip     bool    // settle: the trip policy holds, this outcome included
@@ -171,6 +176,7 @@ type pass struct {
 	epoch uint64
 	probe bool
 	lease int64 // probe: when its slot falls free by itself
+	start int64 // probe: when it was admitted
 }
 
 // refusal is why a call was not admitted.
@@ -258,6 +264,9 @@ func (m *machine) admit(p *policy, fx *effects, e *event) {
 	if m.mode == ForcedClosed {
 		return
 	}
+	if m.state == HalfOpen && e.within == m.epoch && m.mode != ForcedOpen {
+		return // part of a probe, which decides
+	}
 	if e.slot != 0 && m.state == HalfOpen && m.mode != ForcedOpen {
 		m.admitProbe(fx, e.slot)
 		return
@@ -284,7 +293,7 @@ func (m *machine) admit(p *policy, fx *effects, e *event) {
 // admitProbe takes a slot for a call, up to the end of its lease.
 func (m *machine) admitProbe(fx *effects, lease int64) {
 	m.freeExpired()
-	fx.pass.epoch, fx.pass.probe, fx.pass.lease = m.epoch, true, lease
+	fx.pass = pass{epoch: m.epoch, probe: true, lease: lease, start: m.now}
 	m.takeSlot(lease)
 }
 
@@ -321,21 +330,23 @@ func (m *machine) settle(p *policy, fx *effects, e *event) {
 	}
 }
 
-// settleProbe takes a probe's verdict. A probe that outlived its lease has no slot to hand back, and its failure is too
-// old to count; its success still says that the dependency answers.
+// settleProbe takes a probe's verdict. A probe that outlived its lease has no slot to hand back, but its outcome counts:
+// otherwise a dependency that hangs longer than the lease would keep the circuit half-open for ever. Only a late failure
+// that a probe admitted later has disproved by its success counts for nothing.
 func (m *machine) settleProbe(p *policy, fx *effects, e *event) {
 	expired := m.now >= e.pass.lease
 	switch {
 	case e.decided:
-	case e.outcome == Success && m.progress+1 >= p.successThreshold:
+	case e.outcome.answered() && m.progress+1 >= p.successThreshold:
 		m.move(fx, Closed, byRecovery)
 		m.ramp = m.now + p.ramp
 		return
-	case e.outcome == Failure && !expired:
+	case e.outcome == Failure && !(expired && e.pass.start < m.proven):
 		m.open(p, fx, byProbe, e)
 		return
-	case e.outcome == Success:
+	case e.outcome.answered():
 		m.progress++
+		m.proven = max(m.proven, e.pass.start)
 	}
 	if !expired {
 		m.freeSlot(e.pass.lease)
@@ -404,6 +415,7 @@ func (m *machine) move(fx *effects, to State, why reason) {
 	m.since = m.now
 	m.ramp = m.now
 	m.progress = 0
+	m.proven = m.now
 	m.credit = 0
 	m.leases = m.leases[:0]
 	if to != Open {
