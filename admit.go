@@ -189,8 +189,8 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 		sh.until = never
 		e.at = never
 	case refusedRamp:
-		e.at, sh.until = c.m.ramp, c.m.since
-		e.Until = s.time.anchor().at(c.m.ramp)
+		e.at, sh.until = c.m.mark, c.m.since
+		e.Until = s.time.anchor().at(c.m.mark)
 	default:
 		e.at = c.slotFreeAtLocked(sh.until)
 		e.Until = s.time.anchor().at(e.at)

@@ -88,7 +88,7 @@ func (c *Circuit) init(s *settings, d *draft) {
 	c.settings.Store(s)
 	c.memory = s.trips.newMemory()
 	now := s.time.now()
-	c.m = machine{epoch: 1, now: now, since: now, until: now, ramp: now, mode: d.cfg.Mode}
+	c.m = machine{epoch: 1, now: now, since: now, until: now, mark: now, mode: d.cfg.Mode}
 	if d.snapshot != nil {
 		c.restore(s, d.snapshot, d.modeSet)
 	}

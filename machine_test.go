@@ -121,7 +121,7 @@ func (x *mdlExplorer) key(w *mdlWorld) mdlKey {
 	switch m.state {
 	case Closed:
 		k.age = int8(min(m.now-m.since, x.horizon))
-		k.ramp = int8(max(0, m.ramp-m.now))
+		k.ramp = int8(max(0, m.mark-m.now))
 	case Open:
 		k.until = int8(max(0, m.until-m.now))
 	case HalfOpen: // what else it depends on is in its leases
@@ -292,8 +292,8 @@ func (w *mdlWorld) nested(e event) bool {
 
 func (w *mdlWorld) wantRefused(p *policy, e event, now int64) refusal {
 	share := 1.0
-	if w.m.state == Closed && now < w.m.ramp {
-		share = float64(now-w.m.since) / float64(w.m.ramp-w.m.since)
+	if w.m.state == Closed && now < w.m.mark {
+		share = float64(now-w.m.since) / float64(w.m.mark-w.m.since)
 	}
 	switch {
 	case w.m.mode == ForcedClosed:
@@ -394,12 +394,12 @@ func (x *mdlExplorer) next(w *mdlWorld, a mdlAction) (mdlWorld, error) {
 
 func mdlSame(a, b machine) bool {
 	return a.state == b.state && a.mode == b.mode && a.opens == b.opens && a.progress == b.progress && a.credit == b.credit &&
-		a.proven == b.proven && a.epoch == b.epoch && a.now == b.now && a.since == b.since && a.until == b.until && a.ramp == b.ramp &&
+		a.epoch == b.epoch && a.now == b.now && a.since == b.since && a.until == b.until && a.mark == b.mark &&
 		slices.Equal(a.leases, b.leases)
 }
 
 func TestMachineHasNoFieldThatTheModelMisses(t *testing.T) {
-	if n := reflect.TypeFor[machine]().NumField(); n != 12 {
+	if n := reflect.TypeFor[machine]().NumField(); n != 11 {
 		t.Fatalf("machine has %d fields: teach mdlSame and mdlKey the new ones", n)
 	}
 }
@@ -443,7 +443,7 @@ func mdlCheckStay(w, n *mdlWorld, fx effects, want mdlWant, p *policy, a mdlActi
 		return fmt.Errorf("now %d after %d and an event at %d", m.now, old.now, a.event.now)
 	}
 	if m.epoch == old.epoch {
-		if m.since != old.since || m.until != old.until || m.ramp != old.ramp {
+		if m.since != old.since || m.until != old.until || m.state == Closed && m.mark != old.mark {
 			return fmt.Errorf("a deadline has moved within a stay: %+v after %+v", *m, *old)
 		}
 		return nil
@@ -456,7 +456,7 @@ func mdlCheckStay(w, n *mdlWorld, fx effects, want mdlWant, p *policy, a mdlActi
 	if want.probe {
 		slots = 1
 	}
-	if m.since != m.now || m.progress != 0 || m.proven != m.now || m.credit != 0 || len(m.leases) != slots || m.state == Closed && m.ramp != ramp {
+	if m.since != m.now || m.progress != 0 || m.credit != 0 || len(m.leases) != slots || m.mark != ramp {
 		return fmt.Errorf("a new stay begins with %+v", *m)
 	}
 	if m.state == Open && m.until != want.until {
@@ -481,7 +481,7 @@ func mdlCheckEvent(w, n *mdlWorld, fx effects, want mdlWant, p *policy, a mdlAct
 			expect.leases = n.m.leases // checkSlots counts them
 			if a.event.outcome == Success || a.event.outcome == Answered {
 				expect.progress++
-				expect.proven = max(expect.proven, c.start)
+				expect.mark = max(expect.mark, c.start)
 			}
 		}
 	case eventSetMode:
@@ -510,7 +510,7 @@ func mdlCheckAdmit(w, n *mdlWorld, fx effects, want mdlWant, p *policy, a mdlAct
 	}
 	expect := w.m
 	expect.now = n.m.now
-	if w.m.state == Closed && n.m.now < w.m.ramp {
+	if w.m.state == Closed && n.m.now < w.m.mark {
 		expect.credit = n.m.credit
 	}
 	if want.probe {
@@ -704,7 +704,7 @@ func mdlFail(w mdlWorld, p *policy, hangs []int64) error {
 	}
 	m := w.m
 	longest := slices.Max(hangs)
-	deadline := m.now + longest + max(0, m.ramp-m.now)
+	deadline := m.now + longest + max(0, m.mark-m.now)
 	if m.state == Open {
 		deadline += max(0, m.until-m.now)
 	}

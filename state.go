@@ -113,15 +113,17 @@ type machine struct {
 	mode     Mode
 	opens    uint32  // openings in this series; WithOpenBackoff grows the period with it
 	progress uint32  // HalfOpen: probe successes in a row
-	proven   int64   // HalfOpen: when the latest of the probes that have succeeded was admitted; not later than since: none has
 	credit   int32   // Closed, ramping: parts per million of an admission saved up
 	epoch    uint64  // the number of this stay
 	now      int64   // the latest instant seen: time never runs backwards in here
 	since    int64   // when this stay began
 	until    int64   // Open: when it is due for a probe
-	ramp     int64   // Closed: when the ramp ends; not later than since where there is none
+	mark     int64   // see below; since where there is none
 	leases   []int64 // HalfOpen: when each slot in use falls free by itself, in order
 }
+
+// machine.mark is, while Closed, when the ramp ends; while HalfOpen, when the last admitted of the probes that have succeeded
+// was admitted. It is one field to keep an idle circuit within 256 bytes.
 
 // policy is what the machine is told by the configuration.
 type policy struct {
@@ -339,14 +341,14 @@ func (m *machine) settleProbe(p *policy, fx *effects, e *event) {
 	case e.decided:
 	case e.outcome.answered() && m.progress+1 >= p.successThreshold:
 		m.move(fx, Closed, byRecovery)
-		m.ramp = m.now + p.ramp
+		m.mark = m.now + p.ramp
 		return
-	case e.outcome == Failure && !(expired && e.pass.start < m.proven):
+	case e.outcome == Failure && !(expired && e.pass.start < m.mark):
 		m.open(p, fx, byProbe, e)
 		return
 	case e.outcome.answered():
 		m.progress++
-		m.proven = max(m.proven, e.pass.start)
+		m.mark = max(m.mark, e.pass.start)
 	}
 	if !expired {
 		m.freeSlot(e.pass.lease)
@@ -382,7 +384,7 @@ func (m *machine) follow(p *policy, fx *effects, e *event) {
 	m.move(fx, e.to, e.why)
 	m.since = min(m.now, e.since)
 	if e.to == Closed && recovering {
-		m.ramp = m.since + p.ramp
+		m.mark = m.since + p.ramp
 	}
 }
 
@@ -413,9 +415,8 @@ func (m *machine) move(fx *effects, to State, why reason) {
 	m.state = to
 	m.epoch++
 	m.since = m.now
-	m.ramp = m.now
+	m.mark = m.now
 	m.progress = 0
-	m.proven = m.now
 	m.credit = 0
 	m.leases = m.leases[:0]
 	if to != Open {
@@ -489,11 +490,11 @@ func (m *machine) nextProbe() int64 {
 
 const ppm = 1_000_000
 
-func (m *machine) ramping() bool { return m.state == Closed && m.now < m.ramp }
+func (m *machine) ramping() bool { return m.state == Closed && m.now < m.mark }
 
 // share is the admitted share in parts per million; it grows linearly from 0 at the closing to all at the ramp's end.
 func (m *machine) rampShare() int32 {
-	return int32(float64(m.now-m.since) / float64(m.ramp-m.since) * ppm)
+	return int32(float64(m.now-m.since) / float64(m.mark-m.since) * ppm)
 }
 
 // duration returns nanoseconds as a time.Duration.
