@@ -368,7 +368,7 @@ func (d *draft) take(where string, allowed scope, opts []Option) {
 		d.cfg.HalfOpenProbes = d.cfg.SuccessThreshold
 	}
 	if !d.leaseSet && d.cfg.OpenTimeout > 0 && d.cfg.OpenTimeout <= maxDuration {
-		d.cfg.ProbeLease = d.cfg.OpenTimeout
+		d.cfg.ProbeLease = max(d.cfg.OpenTimeout, min(d.call.timeout, maxDuration))
 	}
 	d.cfg.faults(&d.faults, func(field string) string { return field })
 	if d.store.store != nil {
