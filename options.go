@@ -94,8 +94,9 @@ func WithOpenHint(max time.Duration) Option {
 	return circuitOption("OpenHint", func(d *draft) { d.cfg.OpenHint = max })
 }
 
-// WithProbeLease sets how long a probe may hold its slot. One that has not settled by then loses the slot; its failure
-// no longer counts, its success still does while the circuit stays half-open. Default: the open timeout.
+// WithProbeLease sets how long a probe may hold its slot. One that has not settled by then loses the slot to the next call.
+// Its outcome still counts while the circuit stays half-open, a failure only if no probe admitted later has succeeded
+// meanwhile. Default: the open timeout or [WithTimeout], whichever is longer.
 func WithProbeLease(t time.Duration) Option {
 	return circuitOption("ProbeLease", func(d *draft) { d.cfg.ProbeLease, d.leaseSet = t, true })
 }
