@@ -9,8 +9,8 @@ import (
 type call struct {
 	word    uint64 // the word that admitted it; without a cell only its epoch is valid
 	cell    *cell  // where the fast path counts it; nil: admitted under the lock, or timed
-	start   int64
-	lease   int64 // probe: when its slot falls free by itself
+	start   int64  // when it was admitted, where that is known: of a probe, and where calls are timed
+	lease   int64  // probe: when its slot falls free by itself
 	probe   bool
 	state   State // that admitted it
 	settled bool
@@ -59,6 +59,9 @@ func (c *Circuit) rejectCached(ctx context.Context) error {
 	if sh == nil {
 		return nil
 	}
+	if sh.refusal == refusedProbes && c.probing(ctx) != 0 {
+		return nil // the machine knows whether it is part of a probe
+	}
 	if sh.expires != never {
 		var now int64
 		if t := sh.time; t.clock == nil {
@@ -102,10 +105,10 @@ func (c *Circuit) admitSlow(ctx context.Context, k *call, w uint64) error {
 // admitUnderLock asks the machine. With a store it first asks that for a probe slot where one is needed.
 func (c *Circuit) admitUnderLock(ctx context.Context, k *call, now int64) error {
 	var fx effects
-	e := event{kind: eventAdmit, now: now}
+	e := event{kind: eventAdmit, now: now, within: c.probing(ctx)}
 	c.mu.Lock()
 	s := c.load()
-	for s.sharing != nil {
+	for s.sharing != nil && e.within == 0 {
 		f, asks := c.storeSlotLocked(s, &e)
 		if f == nil {
 			break
@@ -132,6 +135,9 @@ func (c *Circuit) admitUnderLock(ctx context.Context, k *call, now int64) error 
 		c.cell.started.Add(1)
 		k.word, k.probe, k.lease = fx.pass.epoch<<wordEpoch, fx.pass.probe, fx.pass.lease
 		k.start, k.state = now, c.m.state
+		if k.probe {
+			k.start = fx.pass.start
+		}
 	}
 	c.mu.Unlock()
 	if !pass {
@@ -185,8 +191,8 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 		sh.expires = never
 		e.at = never
 	case refusedRamp:
-		e.at, sh.expires = c.m.ramp, c.m.since
-		e.Until = s.time.anchor().at(c.m.ramp)
+		e.at, sh.expires = c.m.mark, c.m.since
+		e.Until = s.time.anchor().at(c.m.mark)
 	default:
 		e.at = c.slotFreeAtLocked(sh.expires)
 		e.Until = s.time.anchor().at(e.at)
@@ -226,4 +232,38 @@ func (c *Circuit) refusalLocked(s *settings, now int64) refusal {
 		return refusedProbes
 	}
 	return m.refusal(p, c.inFlightLocked())
+}
+
+// probeContext is the context of a probe's function. By it a call that the function makes through the same circuit is known
+// to be part of the probe. It would otherwise be rejected for want of a slot, and the probe would fail because of that.
+type probeContext struct {
+	context.Context
+	circuit *Circuit
+	epoch   uint64
+}
+
+// probeKey asks a context for the probe of a circuit that it belongs to.
+type probeKey struct{ *Circuit }
+
+func (p *probeContext) Value(key any) any {
+	if k, ok := key.(probeKey); ok && k.Circuit == p.circuit {
+		return p
+	}
+	return p.Context.Value(key)
+}
+
+// probing returns the epoch of the circuit's own probe in which ctx is; 0 outside of one.
+func (c *Circuit) probing(ctx context.Context) uint64 {
+	if p, ok := ctx.Value(probeKey{c}).(*probeContext); ok {
+		return p.epoch
+	}
+	return 0
+}
+
+// contextFor is the context for the function of an admitted call.
+func (c *Circuit) contextFor(ctx context.Context, k *call) context.Context {
+	if !k.probe {
+		return ctx
+	}
+	return &probeContext{ctx, c, k.word >> wordEpoch}
 }

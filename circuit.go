@@ -90,7 +90,7 @@ func (c *Circuit) init(s *settings, d *draft) {
 	c.settings.Store(s)
 	c.memory = s.trips.newMemory()
 	now := s.time.now()
-	c.m = machine{epoch: 1, now: now, since: now, until: now, ramp: now, mode: d.cfg.Mode}
+	c.m = machine{epoch: 1, now: now, since: now, until: now, mark: now, mode: d.cfg.Mode}
 	if d.snapshot != nil {
 		c.restore(s, d.snapshot, d.modeSet)
 	}
@@ -178,8 +178,8 @@ func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 		}
 		c.beginEpochLocked(s, fx, err)
 	}
-	if m.mode != mode && c.memory != nil {
-		c.memory.recheck = true
+	if m.mode != mode {
+		c.modeChangedLocked(s, mode)
 	}
 	if (m.epoch != epoch || m.mode != mode || len(m.leases) != leases) && c.cachedRejection.Load() != nil {
 		c.cachedRejection.Store(nil)
@@ -192,6 +192,39 @@ func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 			c.memory.transferred = 0
 		}
 	}
+}
+
+// modeChangedLocked does what follows from another mode. What ForcedClosed let pass is not held against the circuit
+// afterwards: the counts begin anew.
+func (c *Circuit) modeChangedLocked(s *settings, old Mode) {
+	if s.sharing != nil && c.m.mode == ForcedClosed {
+		c.foldTallyLocked()
+	}
+	if old == ForcedClosed && c.m.state == Closed {
+		c.forgetCountsLocked()
+	}
+	if c.memory != nil {
+		c.memory.recheck = true
+	}
+}
+
+// forgetCountsLocked lets the counts of the present epoch begin anew. The fast path must be off.
+func (c *Circuit) forgetCountsLocked() {
+	c.earlierSuccesses += c.lockedSuccesses
+	c.lockedSuccesses = 0
+	c.run, c.runMark = 0, c.successesLocked()
+	c.failuresBefore = c.failures
+	if c.extras != nil {
+		c.extras.ignoredBefore, c.extras.slowBefore = c.extras.ignored, c.extras.slow
+	}
+	if c.lastFailure != nil {
+		*c.lastFailure = lastFailure{}
+	}
+	if c.memory != nil {
+		c.memory.clear()
+		c.memory.transferred = c.inCellsLocked()
+	}
+	c.skipTallyLocked()
 }
 
 // beginEpochLocked starts the counts of a new epoch at 0, after queueing the transitions that led to it, with the counts

@@ -37,6 +37,11 @@ func (s *settings) preclassify(ctx context.Context, err error) (Outcome, bool) {
 			return Ignored, true
 		}
 	}
+	for _, e := range s.draft.answered {
+		if errors.Is(err, e) {
+			return Answered, true
+		}
+	}
 	return Success, false
 }
 

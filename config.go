@@ -18,7 +18,7 @@ type Config struct {
 	OpenTimeout          time.Duration   // default 30s
 	OpenBackoff          OpenBackoff     // default off
 	OpenHint             time.Duration   // default 5m; 0 = off
-	ProbeLease           time.Duration   // default OpenTimeout
+	ProbeLease           time.Duration   // default OpenTimeout; with options, WithTimeout where that is longer
 	Ramp                 time.Duration   // default 0 = off
 	MaxInFlight          int             // default 0 = off
 	IgnoreCallerDeadline bool            // default false

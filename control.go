@@ -94,10 +94,11 @@ func (c *Circuit) swapSettings(old, s *settings) bool {
 		c.memory.transferred = c.inCellsLocked()
 		c.memory.recheck = true
 	}
-	if s.draft.cfg.Mode != old.draft.cfg.Mode {
-		c.m.mode = s.draft.cfg.Mode
-	}
 	c.settings.Store(s)
+	if mode := c.m.mode; s.draft.cfg.Mode != old.draft.cfg.Mode {
+		c.m.mode = s.draft.cfg.Mode
+		c.modeChangedLocked(s, mode)
+	}
 	c.cachedRejection.Store(nil)
 	c.publishLocked(s)
 	if c.m.state == Open {

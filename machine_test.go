@@ -27,8 +27,9 @@ const (
 
 // mdlCall is a call that is out.
 type mdlCall struct {
-	pass pass
-	stay int
+	pass  pass
+	stay  int
+	start int64
 }
 
 // mdlWorld is a machine, what is out, and what the test itself keeps account of.
@@ -36,8 +37,9 @@ type mdlWorld struct {
 	m      machine
 	policy int // index of the policy in force
 	calls  []mdlCall
-	stay   int // stays so far
-	series int // openings since the circuit last stayed closed for an open period
+	stay   int   // stays so far
+	series int   // openings since the circuit last stayed closed for an open period
+	proven int64 // when the latest admitted of this stay's probes that have succeeded was admitted; -1: none has
 }
 
 // mdlAction is one thing to do to a world.
@@ -55,6 +57,8 @@ func (a mdlAction) String() string {
 		return "configure"
 	case a.tick:
 		return "tick"
+	case e.kind == eventAdmit && e.within != 0:
+		return fmt.Sprintf("admit within a probe of epoch %d", e.within)
 	case e.kind == eventAdmit:
 		return "admit"
 	case e.kind == eventSettle:
@@ -76,6 +80,7 @@ type mdlKey struct {
 	policy        uint8
 	opens         uint8
 	progress      uint8
+	proven        uint8
 	age, until    int8
 	ramp          int8
 	credit        int32
@@ -116,10 +121,14 @@ func (x *mdlExplorer) key(w *mdlWorld) mdlKey {
 	switch m.state {
 	case Closed:
 		k.age = int8(min(m.now-m.since, x.horizon))
-		k.ramp = int8(max(0, m.ramp-m.now))
+		k.ramp = int8(max(0, m.mark-m.now))
 	case Open:
 		k.until = int8(max(0, m.until-m.now))
-	case HalfOpen: // what it depends on is in its leases
+	case HalfOpen: // what else it depends on is in its leases
+		k.proven = 1 + mdlRank(w, w.proven)
+		if w.proven < 0 {
+			k.proven = 0
+		}
 	}
 	k.slots, k.outs = uint8(len(m.leases)), uint8(len(w.calls))
 	for i, end := range m.leases {
@@ -136,8 +145,29 @@ func mdlCallKey(w *mdlWorld, c mdlCall) uint16 {
 	k := uint16(min(w.stay-c.stay, 2))<<8 | uint16(min(w.m.epoch-c.pass.epoch, 3))<<12
 	if c.pass.probe {
 		k |= 1<<7 | uint16(max(0, c.pass.lease-w.m.now))
+		if c.stay == w.stay {
+			k |= uint16(mdlRank(w, c.start)) << 10
+		}
 	}
 	return k
+}
+
+// mdlRank is how many of the instants at which this stay's probes were admitted, those that are out and the one that has
+// proven most, are before one: all that matters of such an instant is its order among them.
+func mdlRank(w *mdlWorld, start int64) (rank uint8) {
+	var seen []int64
+	before := func(at int64) {
+		if at >= 0 && at < start && !slices.Contains(seen, at) {
+			seen = append(seen, at)
+		}
+	}
+	before(w.proven)
+	for _, c := range w.calls {
+		if c.pass.probe && c.stay == w.stay {
+			before(c.start)
+		}
+	}
+	return uint8(len(seen))
 }
 
 // actionsOf lists all that may happen in a world.
@@ -149,6 +179,13 @@ func (x *mdlExplorer) actionsOf(w *mdlWorld) (all []mdlAction) {
 	}
 	if len(w.calls) < mdlMaxCalls {
 		do(event{kind: eventAdmit, inFlight: int64(len(w.calls))})
+		var within []uint64
+		for _, c := range w.calls {
+			if c.pass.probe && !slices.Contains(within, c.pass.epoch) {
+				within = append(within, c.pass.epoch)
+				do(event{kind: eventAdmit, inFlight: int64(len(w.calls)), within: c.pass.epoch})
+			}
+		}
 	}
 	seen := map[uint16]bool{}
 	for i, c := range w.calls {
@@ -171,7 +208,7 @@ func (x *mdlExplorer) actionsOf(w *mdlWorld) (all []mdlAction) {
 }
 
 func (x *mdlExplorer) settlements(all []mdlAction, w *mdlWorld, i int) []mdlAction {
-	for _, o := range []Outcome{Success, Failure, Ignored} {
+	for _, o := range []Outcome{Success, Failure, Ignored, Answered} {
 		for _, trip := range []bool{false, true} {
 			for _, hint := range x.hints {
 				if hint > 0 && o != Failure {
@@ -220,7 +257,7 @@ func (w *mdlWorld) want(p *policy, a mdlAction) (want mdlWant) {
 	switch a.event.kind {
 	case eventAdmit:
 		want.refused = w.wantRefused(p, a.event, now)
-		pass := want.refused == admitted && w.m.mode != ForcedClosed
+		pass := want.refused == admitted && w.m.mode != ForcedClosed && !w.nested(a.event)
 		if pass && due {
 			want.moves = []mdlMove{{HalfOpen, ReasonTimeout}}
 		}
@@ -248,16 +285,23 @@ func (w *mdlWorld) want(p *policy, a mdlAction) (want mdlWant) {
 	return want
 }
 
+// nested reports whether a call is made by a probe of the stay that lasts: it passes with the probe.
+func (w *mdlWorld) nested(e event) bool {
+	return w.m.state == HalfOpen && e.within == w.m.epoch
+}
+
 func (w *mdlWorld) wantRefused(p *policy, e event, now int64) refusal {
 	share := 1.0
-	if w.m.state == Closed && now < w.m.ramp {
-		share = float64(now-w.m.since) / float64(w.m.ramp-w.m.since)
+	if w.m.state == Closed && now < w.m.mark {
+		share = float64(now-w.m.since) / float64(w.m.mark-w.m.since)
 	}
 	switch {
 	case w.m.mode == ForcedClosed:
 		return admitted
 	case w.m.mode == ForcedOpen:
 		return refusedForced
+	case w.nested(e):
+		return admitted
 	case w.m.state == Open && now < w.m.until:
 		return refusedOpen
 	case w.m.state == Closed && p.maxInFlight > 0 && e.inFlight >= p.maxInFlight:
@@ -272,15 +316,17 @@ func (w *mdlWorld) wantRefused(p *policy, e event, now int64) refusal {
 
 func (w *mdlWorld) wantSettled(want *mdlWant, p *policy, a mdlAction, now int64) {
 	c := w.calls[a.call]
-	switch expired := now >= c.pass.lease; {
+	disproved := now >= c.pass.lease && c.start < w.proven
+	good := a.event.outcome == Success || a.event.outcome == Answered
+	switch {
 	case c.stay != w.stay:
 		want.late = true
 	case w.m.state == Closed && a.event.trip && w.m.mode != ForcedClosed:
 		w.wantOpen(want, p, a.event, now, ReasonThreshold)
 	case w.m.state != HalfOpen || !c.pass.probe:
-	case a.event.outcome == Failure && !expired:
+	case a.event.outcome == Failure && !disproved:
 		w.wantOpen(want, p, a.event, now, ReasonProbeFailed)
-	case a.event.outcome == Success && int(w.m.progress)+1 >= int(p.successThreshold):
+	case good && int(w.m.progress)+1 >= int(p.successThreshold):
 		want.moves = []mdlMove{{Closed, ReasonRecovered}}
 		want.closing = true
 	}
@@ -303,7 +349,7 @@ func (w *mdlWorld) wantOpen(want *mdlWant, p *policy, e event, now int64, why Re
 
 // next carries an action out and checks all that it did.
 func (x *mdlExplorer) next(w *mdlWorld, a mdlAction) (mdlWorld, error) {
-	n := mdlWorld{policy: w.policy, stay: w.stay}
+	n := mdlWorld{policy: w.policy, stay: w.stay, proven: w.proven}
 	p := &x.policies[w.policy]
 	if a.configure {
 		n = *w
@@ -318,12 +364,19 @@ func (x *mdlExplorer) next(w *mdlWorld, a mdlAction) (mdlWorld, error) {
 	if want.newStay && len(want.moves) == 0 {
 		n.stay++
 	}
+	if n.stay != w.stay {
+		n.proven = -1
+	}
 	n.calls = append(make([]mdlCall, 0, mdlMaxCalls+1), w.calls...)
 	switch {
 	case a.event.kind == eventSettle:
 		n.calls = slices.Delete(n.calls, a.call, a.call+1)
+		c, o := w.calls[a.call], a.event.outcome
+		if c.stay == n.stay && c.pass.probe && (o == Success || o == Answered) {
+			n.proven = max(n.proven, c.start)
+		}
 	case a.event.kind == eventAdmit && (fx.refused == admitted || fx.shadow):
-		n.calls = append(n.calls, mdlCall{fx.pass, n.stay})
+		n.calls = append(n.calls, mdlCall{fx.pass, n.stay, n.m.now})
 	}
 	for _, check := range []func() error{
 		func() error { return mdlCheckMoves(w, &n, fx, want) },
@@ -341,7 +394,7 @@ func (x *mdlExplorer) next(w *mdlWorld, a mdlAction) (mdlWorld, error) {
 
 func mdlSame(a, b machine) bool {
 	return a.state == b.state && a.mode == b.mode && a.opens == b.opens && a.progress == b.progress && a.credit == b.credit &&
-		a.epoch == b.epoch && a.now == b.now && a.since == b.since && a.until == b.until && a.ramp == b.ramp &&
+		a.epoch == b.epoch && a.now == b.now && a.since == b.since && a.until == b.until && a.mark == b.mark &&
 		slices.Equal(a.leases, b.leases)
 }
 
@@ -390,7 +443,7 @@ func mdlCheckStay(w, n *mdlWorld, fx effects, want mdlWant, p *policy, a mdlActi
 		return fmt.Errorf("now %d after %d and an event at %d", m.now, old.now, a.event.now)
 	}
 	if m.epoch == old.epoch {
-		if m.since != old.since || m.until != old.until || m.ramp != old.ramp {
+		if m.since != old.since || m.until != old.until || m.state == Closed && m.mark != old.mark {
 			return fmt.Errorf("a deadline has moved within a stay: %+v after %+v", *m, *old)
 		}
 		return nil
@@ -403,7 +456,7 @@ func mdlCheckStay(w, n *mdlWorld, fx effects, want mdlWant, p *policy, a mdlActi
 	if want.probe {
 		slots = 1
 	}
-	if m.since != m.now || m.progress != 0 || m.credit != 0 || len(m.leases) != slots || m.state == Closed && m.ramp != ramp {
+	if m.since != m.now || m.progress != 0 || m.credit != 0 || len(m.leases) != slots || m.mark != ramp {
 		return fmt.Errorf("a new stay begins with %+v", *m)
 	}
 	if m.state == Open && m.until != want.until {
@@ -426,8 +479,9 @@ func mdlCheckEvent(w, n *mdlWorld, fx effects, want mdlWant, p *policy, a mdlAct
 		c := w.calls[a.call]
 		if fx.moved == 0 && !want.late && w.m.state == HalfOpen && c.pass.probe {
 			expect.leases = n.m.leases // checkSlots counts them
-			if a.event.outcome == Success {
+			if a.event.outcome == Success || a.event.outcome == Answered {
 				expect.progress++
+				expect.mark = max(expect.mark, c.start)
 			}
 		}
 	case eventSetMode:
@@ -456,7 +510,7 @@ func mdlCheckAdmit(w, n *mdlWorld, fx effects, want mdlWant, p *policy, a mdlAct
 	}
 	expect := w.m
 	expect.now = n.m.now
-	if w.m.state == Closed && n.m.now < w.m.ramp {
+	if w.m.state == Closed && n.m.now < w.m.mark {
 		expect.credit = n.m.credit
 	}
 	if want.probe {
@@ -470,7 +524,7 @@ func mdlCheckAdmit(w, n *mdlWorld, fx effects, want mdlWant, p *policy, a mdlAct
 	}
 	wantPass := pass{epoch: n.m.epoch}
 	if want.probe {
-		wantPass = pass{epoch: n.m.epoch, probe: true, lease: n.m.now + p.lease}
+		wantPass = pass{epoch: n.m.epoch, probe: true, lease: n.m.now + p.lease, start: n.m.now}
 	}
 	if fx.pass != wantPass {
 		return fmt.Errorf("pass %+v, want %+v", fx.pass, wantPass)
@@ -527,7 +581,7 @@ func mdlCheckTime(w *mdlWorld, p *policy, a mdlAction, m machine, fx effects) er
 
 // explore visits every state and returns the first rule broken, with the way there.
 func (x *mdlExplorer) explore() error {
-	x.reach(mdlWorld{m: machine{epoch: 1}}, -1, mdlAction{})
+	x.reach(mdlWorld{m: machine{epoch: 1}, proven: -1}, -1, mdlAction{})
 	for i := 0; i < len(x.worlds); i++ {
 		w := x.worlds[i]
 		for _, a := range x.actionsOf(&w) {
@@ -609,6 +663,9 @@ func (x *mdlExplorer) checkRecovery(w mdlWorld) error {
 				return fmt.Errorf("what is out hangs; %w", err)
 			}
 		}
+		if err := x.checkOpening(hang); err != nil {
+			return err
+		}
 		x.alive[k] = true
 	}
 	for i := range w.calls { // they all come back now
@@ -621,6 +678,65 @@ func (x *mdlExplorer) checkRecovery(w mdlWorld) error {
 		}
 		if err := mdlRecover(w, p, p.lease+2); err != nil {
 			return fmt.Errorf("what was out has come back; %w", err)
+		}
+	}
+	return nil
+}
+
+// checkOpening: a dependency that hangs or fails, in whatever rhythm and however long each call hangs, has the circuit open
+// for at least its open period out of every open period plus the longest hang.
+func (x *mdlExplorer) checkOpening(w mdlWorld) error {
+	p := &x.policies[w.policy]
+	for _, hangs := range [][]int64{{0}, {1}, {p.lease - 1}, {p.lease}, {p.lease + 2}, {3*p.lease + 1}, {p.lease + 3, 0}, {0, 2*p.lease + 1, 1}} {
+		if err := mdlFail(w, p, hangs); err != nil {
+			return fmt.Errorf("calls that hang %v and fail: %w", hangs, err)
+		}
+	}
+	return nil
+}
+
+// mdlFail runs traffic whose calls all fail against a machine, the first after hangs[0], the next after hangs[1], and so on
+// in turn. What follows each end of an open period must be the next opening, no later than the longest hang.
+func mdlFail(w mdlWorld, p *policy, hangs []int64) error {
+	type running struct {
+		pass pass
+		ends int64
+	}
+	m := w.m
+	longest := slices.Max(hangs)
+	deadline := m.now + longest + max(0, m.mark-m.now)
+	if m.state == Open {
+		deadline += max(0, m.until-m.now)
+	}
+	if len(m.leases) > 0 { // of calls that will never end
+		deadline += max(0, m.leases[len(m.leases)-1]-m.now)
+	}
+	var out []running
+	calls, openings := 0, 0
+	for now := m.now; openings < 3; now++ {
+		if now > deadline {
+			return fmt.Errorf("not open by %d, but %+v", deadline, m)
+		}
+		for range 2 * (p.probes + 1) {
+			for i := 0; i < len(out); {
+				if out[i].ends > now {
+					i++
+					continue
+				}
+				var fx effects
+				m, fx = step(m, p, event{kind: eventSettle, pass: out[i].pass, outcome: Failure, trip: true, now: now})
+				out = slices.Delete(out, i, i+1)
+				if fx.moved > 0 && m.state == Open {
+					openings++
+					deadline = m.until + longest
+				}
+			}
+			var fx effects
+			m, fx = step(m, p, event{kind: eventAdmit, inFlight: int64(len(out)), now: now})
+			if fx.refused == admitted {
+				out = append(out, running{fx.pass, now + hangs[calls%len(hangs)]})
+				calls++
+			}
 		}
 	}
 	return nil

@@ -127,7 +127,7 @@ func (m *memory) noteClock(now int64) bool {
 
 // adapt starts the sampling when successes come fast enough.
 func (m *memory) adapt(p *tripPolicy, now int64, o Outcome) {
-	if m.sampling || o != Success {
+	if m.sampling || !o.answered() {
 		return
 	}
 	if now-m.burstAt > grainSlack*p.grain {
@@ -160,6 +160,9 @@ func (m *memory) needsEverySuccess(p *tripPolicy, now int64) bool {
 
 // add adds one outcome to the windows and failure times.
 func (m *memory) add(p *tripPolicy, now int64, o Outcome, took time.Duration) {
+	if o == Answered {
+		o = Success
+	}
 	for i, w := range m.windows {
 		slow := p.windows[i].slow
 		w.Add(now, window.Outcome(o), slow > 0 && took >= slow)

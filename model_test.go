@@ -22,9 +22,10 @@ import (
 // The whole circuit against a model that remembers every call and works everything out anew.
 
 var (
-	errMdlDown   = errors.New("down")
-	errMdlIgnore = errors.New("not the dependency's fault")
-	errMdlManual = errors.New("maintenance")
+	errMdlDown     = errors.New("down")
+	errMdlIgnore   = errors.New("not the dependency's fault")
+	errMdlAnswered = errors.New("no such thing")
+	errMdlManual   = errors.New("maintenance")
 )
 
 // mdlBusy is an error of a dependency that asks to be left alone.
@@ -184,6 +185,7 @@ type mdlModel struct {
 	ramp     time.Time // its end
 	series   int
 	progress int
+	proven   time.Time // when the last admitted of the good probes of this stay was admitted
 	done     []mdlDone // of this stay
 	out      []*mdlOut
 	totals   breaker.Totals
@@ -205,7 +207,7 @@ func newMdlModel(t *rapid.T, clk mdlTime, cfg mdlConfig) *mdlModel {
 	if m.timed {
 		hooks.Call = func(_ context.Context, e breaker.CallEvent) { m.gotCall = append(m.gotCall, e) }
 	}
-	opts := append(cfg.opts(), breaker.WithIgnore(errMdlIgnore), breaker.WithHooks(hooks))
+	opts := append(cfg.opts(), breaker.WithIgnore(errMdlIgnore), breaker.WithAnswered(errMdlAnswered), breaker.WithHooks(hooks))
 	if c, ok := clk.(breaker.Clock); ok {
 		opts = append(opts, breaker.WithClock(c))
 	}
@@ -289,7 +291,8 @@ func (m *mdlModel) settle(o *mdlOut, outcome breaker.Outcome, err error) {
 	took := m.now().Sub(o.started)
 	slow := m.cfg.rule.slow > 0 && took >= m.cfg.rule.slow && outcome != breaker.Ignored
 	current := o.stay == m.epoch
-	live := o.probe && m.now().Before(o.lease)
+	disproved := !m.now().Before(o.lease) && o.started.Before(m.proven)
+	good := outcome == breaker.Success || outcome == breaker.Answered
 	m.out = slices.DeleteFunc(m.out, func(p *mdlOut) bool { return p == o })
 	m.tally(outcome, slow, current)
 	if m.timed {
@@ -303,13 +306,16 @@ func (m *mdlModel) settle(o *mdlOut, outcome breaker.Outcome, err error) {
 	case m.state == breaker.Closed:
 		m.settleClosed(outcome, slow, err)
 	case m.state != breaker.HalfOpen || !o.probe:
-	case outcome == breaker.Failure && live:
+	case outcome == breaker.Failure && !disproved:
 		m.open(breaker.ReasonProbeFailed, err, err)
-	case slow && live:
+	case slow && !disproved:
 		m.open(breaker.ReasonProbeFailed, errMdlSlow, nil)
-	case outcome == breaker.Success && !slow:
+	case good && !slow:
 		m.last = nil
 		m.progress++
+		if o.started.After(m.proven) {
+			m.proven = o.started
+		}
 		if m.progress >= m.cfg.success {
 			m.move(breaker.Closed, breaker.ReasonRecovered)
 			m.ramp = m.now().Add(m.cfg.ramp)
@@ -323,7 +329,7 @@ var errMdlSlow = errors.New("breaker: slow call")
 func (m *mdlModel) tally(outcome breaker.Outcome, slow, current bool) {
 	m.totals.Calls++
 	switch outcome {
-	case breaker.Success:
+	case breaker.Success, breaker.Answered:
 		m.totals.Successes++
 	case breaker.Failure:
 		m.totals.Failures++
@@ -414,6 +420,7 @@ func (m *mdlModel) move(to breaker.State, why breaker.Reason) {
 		m.want = append(m.want, e)
 	}
 	m.state, m.since, m.ramp, m.progress, m.done = to, m.now(), m.now(), 0, nil
+	m.proven = time.Time{}
 	m.epoch++
 	if to == breaker.Closed {
 		m.last, m.cause = nil, nil
@@ -471,6 +478,11 @@ func mdlSum(done []mdlDone) (n breaker.Counts) {
 			n.Failures++
 			n.ConsecutiveFailures++
 			n.ConsecutiveSuccesses = 0
+		case breaker.Answered:
+			n.Successes++
+			if n.ConsecutiveFailures == 0 {
+				n.ConsecutiveSuccesses++
+			}
 		case breaker.Ignored:
 			n.Ignored++
 		}
@@ -484,7 +496,7 @@ func mdlSum(done []mdlDone) (n breaker.Counts) {
 // What may happen.
 
 // mdlEndings are the ways in which a call ends.
-var mdlEndings = []string{"ok", "ok", "ok", "fail", "fail", "fail", "busy", "ignored", "cancel", "panic", "goexit"}
+var mdlEndings = []string{"ok", "ok", "ok", "fail", "fail", "fail", "busy", "ignored", "answered", "answered", "cancel", "panic", "goexit"}
 
 func (m *mdlModel) ending(kind string) (breaker.Outcome, error) {
 	switch kind {
@@ -494,6 +506,8 @@ func (m *mdlModel) ending(kind string) (breaker.Outcome, error) {
 		return breaker.Failure, mdlBusy{rapid.SampledFrom([]time.Duration{-1, 1, 20 * time.Second, time.Hour}).Draw(m.t, "hint")}
 	case "ignored":
 		return breaker.Ignored, errMdlIgnore
+	case "answered":
+		return breaker.Answered, errMdlAnswered
 	case "cancel":
 		return breaker.Ignored, errMdlDown
 	case "panic", "goexit":
@@ -724,7 +738,11 @@ func (m *mdlModel) setMode(t *rapid.T) {
 	if m.cfg.ramp > 0 {
 		modes = modes[:4] // in Shadow, Ready does not tell whom the ramp would refuse
 	}
+	old := m.mode
 	m.mode = rapid.SampledFrom(modes).Draw(t, "mode")
+	if old == breaker.ForcedClosed && m.mode != old && m.state == breaker.Closed {
+		m.done, m.last = nil, nil
+	}
 	m.c.SetMode(m.mode)
 }
 

@@ -95,9 +95,9 @@ func WithOpenHint(max time.Duration) Option {
 	return circuitOption("OpenHint", func(d *draft) { d.cfg.OpenHint = max })
 }
 
-// WithProbeLease sets how long a probe may hold its slot, so that a probe that hangs cannot block recovery. A probe
-// that has not settled by then loses the slot; its failure no longer counts, its success still does while the circuit
-// stays half-open. Default: the open timeout.
+// WithProbeLease sets how long a probe may hold its slot, so that a probe that hangs cannot block recovery. A probe that has
+// not settled by then loses the slot to the next call. Its outcome still counts while the circuit stays half-open, a failure
+// only if no probe admitted later has succeeded meanwhile. Default: the open timeout or [WithTimeout], whichever is longer.
 func WithProbeLease(t time.Duration) Option {
 	return circuitOption("ProbeLease", func(d *draft) { d.cfg.ProbeLease, d.leaseSet = t, true })
 }
@@ -137,6 +137,13 @@ func WithIgnore(errs ...error) Option {
 // WithFailOn makes errors that are (errors.Is) one of errs Failures, whatever WithIgnore and the classifier say.
 func WithFailOn(errs ...error) Option {
 	return circuitOption("FailOn", func(d *draft) { d.addErrors("FailOn", &d.failOn, errs) })
+}
+
+// WithAnswered makes errors that are (errors.Is) one of errs [Answered], unless WithFailOn or WithIgnore names them too: the
+// dependency did its part, though it had nothing to give, such as sql.ErrNoRows. It is asked before the classifier.
+// Several add up. Default none.
+func WithAnswered(errs ...error) Option {
+	return circuitOption("Answered", func(d *draft) { d.addErrors("Answered", &d.answered, errs) })
 }
 
 // IgnoreCallerDeadline makes an error Ignored after the caller's own deadline has passed, as it is after the caller has
@@ -333,7 +340,7 @@ type draft struct {
 	cfg                          Config
 	probesSet, leaseSet, modeSet bool
 	classifier                   func(error) Outcome
-	ignore, failOn               []error
+	ignore, failOn, answered     []error
 	clock                        Clock
 	rand                         func() float64
 	logger                       *slog.Logger
@@ -380,7 +387,7 @@ func (d *draft) take(where string, allowed scope, opts []Option) {
 		d.cfg.HalfOpenProbes = d.cfg.SuccessThreshold
 	}
 	if !d.leaseSet && d.cfg.OpenTimeout > 0 && d.cfg.OpenTimeout <= maxDuration {
-		d.cfg.ProbeLease = d.cfg.OpenTimeout
+		d.cfg.ProbeLease = max(d.cfg.OpenTimeout, min(d.call.timeout, maxDuration))
 	}
 	d.cfg.faults(&d.faults, func(field string) string { return field })
 	if d.store.store != nil {

@@ -45,7 +45,7 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 		err = ErrUnacceptable
 	}
 	e := event{kind: eventSettle, outcome: o, random: s.openJitter()} // for a success as well: it can open the circuit too, by being slow or by reaching minCalls
-	e.pass.epoch, e.pass.probe, e.pass.lease = k.word>>wordEpoch, k.probe, k.lease
+	e.pass = pass{epoch: k.word >> wordEpoch, probe: k.probe, lease: k.lease, start: k.start}
 	if o == Failure {
 		e.hint = int64(s.hint(err))
 	}
@@ -106,6 +106,9 @@ func (c *Circuit) recordLocked(s *settings, e *event, took time.Duration, err er
 	slow := s.trips.isSlow(took) && e.outcome != Ignored
 	if current && c.m.state == Closed {
 		c.transferLocked(s, e.now)
+		if e.outcome == Answered {
+			c.keepRunLocked(s)
+		}
 	}
 	c.addTotalsLocked(e.outcome, slow, current)
 	if err == errAbnormal {
@@ -125,7 +128,7 @@ func (c *Circuit) recordLocked(s *settings, e *event, took time.Duration, err er
 		if s.sharing != nil {
 			c.addToTallyLocked(s, e, slow)
 		}
-	case !e.pass.probe || e.outcome != Success: // the machine alone decides what follows
+	case !e.pass.probe || !e.outcome.answered(): // the machine alone decides what follows
 	case slow:
 		e.outcome = Failure // a slow probe has failed, although the call counts as a success
 	case c.lastFailure != nil:
@@ -142,7 +145,7 @@ func (c *Circuit) addTotalsLocked(o Outcome, slow, current bool) {
 		before = 1
 	}
 	switch o {
-	case Success:
+	case Success, Answered:
 		c.earlierSuccesses += before
 		c.lockedSuccesses += 1 - before
 	case Failure:
@@ -190,6 +193,15 @@ func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, 
 			c.memory.restartRun(s.trips, now)
 		}
 		e.trip = s.trips.holds(c.memory, now, c.run)
+	}
+}
+
+// keepRunLocked prepares for a success that does not end the present run of failures: it is counted as one that came before
+// the run.
+func (c *Circuit) keepRunLocked(s *settings) {
+	c.endRunLocked(s) // if another success has ended it
+	if c.run > 0 {
+		c.runMark++
 	}
 }
 

@@ -40,6 +40,8 @@ import (
 //	slotFreeAtLocked            rejection: when a slot is expected to be free
 //	settleProbe                 settlement of a probe: asks the store, before the lock is taken
 //	addToTallyLocked            settlement: counts an outcome for the next report
+//	foldTallyLocked             ForcedClosed begins: what comes from now on is not reported
+//	skipTallyLocked             ForcedClosed has ended
 //	deferToStoreLocked          settlement: leaves the opening to the ledger's counts
 //	applySettlementLocked       settlement of a probe: takes over the store's answer
 //	storeDecidesLocked          settlement: whether the circuit's own trip functions are asked

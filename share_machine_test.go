@@ -56,7 +56,7 @@ func (w *shWorld) policy() *policy {
 
 func (w *shWorld) key() string {
 	m := &w.m
-	k := fmt.Sprint(m.state, m.mode, min(m.opens, 2), m.progress, m.credit, min(m.now-m.since, 4), max(0, m.until-m.now), max(0, m.ramp-m.now), w.own)
+	k := fmt.Sprint(m.state, m.mode, min(m.opens, 2), m.progress, m.credit, min(m.now-m.since, 4), max(0, m.until-m.now), max(0, m.mark-m.now), w.own)
 	for _, end := range m.leases {
 		k += fmt.Sprint(" l", max(0, end-m.now))
 	}

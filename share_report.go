@@ -145,6 +145,10 @@ func (c *Circuit) addToTallyLocked(s *settings, e *event, slow bool) {
 	if !sh.isInStep() {
 		return
 	}
+	if c.m.mode == ForcedClosed { // it says nothing about when to open, here or elsewhere
+		c.skipTallyLocked()
+		return
+	}
 	now := max(c.m.now, e.now)
 	sh.outbox.tally.fold(c.successesLocked(), now, sh.successEndsRun())
 	switch {
@@ -155,6 +159,20 @@ func (c *Circuit) addToTallyLocked(s *settings, e *event, slow bool) {
 	}
 	if e.outcome != Ignored {
 		sh.outbox.hint = e.hint // 0 for a success
+	}
+}
+
+// foldTallyLocked counts the successes so far for the next report.
+func (c *Circuit) foldTallyLocked() {
+	if sh := c.shareLocked(); sh.isInStep() && c.m.state == Closed {
+		sh.outbox.tally.fold(c.successesLocked(), c.m.now, sh.successEndsRun())
+	}
+}
+
+// skipTallyLocked leaves the successes so far out of the next report.
+func (c *Circuit) skipTallyLocked() {
+	if sh := c.shareLocked(); sh != nil {
+		sh.outbox.tally.folded = c.successesLocked()
 	}
 }
 

@@ -69,6 +69,9 @@ func (s State) String() string   { return nameOf(stateNames, uint8(s), "State") 
 func (m Mode) String() string    { return nameOf(modeNames, uint8(m), "Mode") }
 func (o Outcome) String() string { return nameOf(outcomeNames, uint8(o), "Outcome") }
 
+// answered reports whether the dependency did its part.
+func (o Outcome) answered() bool { return o == Success || o == Answered }
+
 // MarshalText writes "closed", "half-open" or "open".
 func (s State) MarshalText() ([]byte, error) { return marshalName(stateNames, uint8(s), "State") }
 
@@ -137,9 +140,12 @@ type machine struct {
 	now      int64   // the latest instant seen: time never runs backwards for a machine
 	since    int64   // when the epoch began
 	until    int64   // Open: when the open period ends and a call may become a probe
-	ramp     int64   // Closed: when the ramp ends; not later than since if there is none
+	mark     int64   // Closed, HalfOpen: see below; not later than since where there is none
 	leases   []int64 // HalfOpen: when each slot in use falls free by itself, in order
 }
+
+// machine.mark is, while Closed, when the ramp ends; while HalfOpen, when the last admitted of the probes that have succeeded
+// was admitted. It is one field to keep an idle circuit within 256 bytes.
 
 // policy is the part of the configuration that the machine needs. Times are in nanoseconds.
 type policy struct {
@@ -171,6 +177,7 @@ type event struct {
 	kind     eventKind
 	now      int64
 	inFlight int64   // admit: calls running now
+	within   uint64  // admit: the epoch of the circuit's own probe that makes this call; 0: none does
 	pass     pass    // settle: what admission gave the call
 	outcome  Outcome // settle
 	trip     bool    // settle: the trip policy says to open, this outcome included
@@ -193,6 +200,7 @@ type pass struct {
 	epoch uint64
 	probe bool
 	lease int64 // probe: when its slot falls free by itself
+	start int64 // probe: when it was admitted
 }
 
 // refusal is why a call was not admitted.
@@ -282,6 +290,9 @@ func (m *machine) admit(p *policy, fx *effects, e *event) {
 	if m.mode == ForcedClosed {
 		return
 	}
+	if m.state == HalfOpen && e.within == m.epoch && m.mode != ForcedOpen {
+		return // part of a probe, which decides
+	}
 	if e.slot != 0 && m.state == HalfOpen && m.mode != ForcedOpen {
 		m.admitProbe(fx, e.slot)
 		return
@@ -308,7 +319,7 @@ func (m *machine) admit(p *policy, fx *effects, e *event) {
 // admitProbe gives a call a probe slot until lease, the instant at which the slot falls free by itself.
 func (m *machine) admitProbe(fx *effects, lease int64) {
 	m.freeExpired()
-	fx.pass.epoch, fx.pass.probe, fx.pass.lease = m.epoch, true, lease
+	fx.pass = pass{epoch: m.epoch, probe: true, lease: lease, start: m.now}
 	m.takeSlot(lease)
 }
 
@@ -345,21 +356,23 @@ func (m *machine) settle(p *policy, fx *effects, e *event) {
 	}
 }
 
-// settleProbe ends a probe. A probe whose lease has ended has no slot to give back any more. Its failure is then too
-// old to count; its success still shows that the dependency answers.
+// settleProbe ends a probe. A probe whose lease has ended has no slot to give back any more, but its outcome counts:
+// otherwise a dependency that hangs longer than the lease would keep the circuit half-open for ever. Only a late failure
+// counts for nothing if a probe admitted later has succeeded meanwhile.
 func (m *machine) settleProbe(p *policy, fx *effects, e *event) {
 	expired := m.now >= e.pass.lease
 	switch {
 	case e.decided:
-	case e.outcome == Success && m.progress+1 >= p.successThreshold:
+	case e.outcome.answered() && m.progress+1 >= p.successThreshold:
 		m.move(fx, Closed, byRecovery)
-		m.ramp = m.now + p.ramp
+		m.mark = m.now + p.ramp
 		return
-	case e.outcome == Failure && !expired:
+	case e.outcome == Failure && !(expired && e.pass.start < m.mark):
 		m.open(p, fx, byProbe, e)
 		return
-	case e.outcome == Success:
+	case e.outcome.answered():
 		m.progress++
+		m.mark = max(m.mark, e.pass.start)
 	}
 	if !expired {
 		m.freeSlot(e.pass.lease)
@@ -395,7 +408,7 @@ func (m *machine) follow(p *policy, fx *effects, e *event) {
 	m.move(fx, e.to, e.why)
 	m.since = min(m.now, e.since)
 	if e.to == Closed && recovering {
-		m.ramp = m.since + p.ramp
+		m.mark = m.since + p.ramp
 	}
 }
 
@@ -426,7 +439,7 @@ func (m *machine) move(fx *effects, to State, why reason) {
 	m.state = to
 	m.epoch++
 	m.since = m.now
-	m.ramp = m.now
+	m.mark = m.now
 	m.progress = 0
 	m.credit = 0
 	m.leases = m.leases[:0]
@@ -502,12 +515,12 @@ func (m *machine) nextProbe() int64 {
 
 const ppm = 1_000_000 // parts per million: rates are compared in integers
 
-func (m *machine) ramping() bool { return m.state == Closed && m.now < m.ramp }
+func (m *machine) ramping() bool { return m.state == Closed && m.now < m.mark }
 
 // rampShare is the admitted share in parts per million. It grows linearly from 0 at the closing to all at the ramp's
 // end.
 func (m *machine) rampShare() int32 {
-	return int32(float64(m.now-m.since) / float64(m.ramp-m.since) * ppm)
+	return int32(float64(m.now-m.since) / float64(m.mark-m.since) * ppm)
 }
 
 // duration returns nanoseconds as a time.Duration.

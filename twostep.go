@@ -50,7 +50,7 @@ func (d *draft) checkTwoStep(where string, classifies bool) {
 func (g *Group[T]) Past(key string) *Circuit {
 	s := g.base.Load().settings
 	now := s.time.now()
-	c := &Circuit{name: key, m: machine{epoch: 1, now: now, since: now, until: now, ramp: now, mode: ForcedClosed}}
+	c := &Circuit{name: key, m: machine{epoch: 1, now: now, since: now, until: now, mark: now, mode: ForcedClosed}}
 	c.settings.Store(s)
 	c.publishLocked(s) // nobody else has it yet
 	return c
