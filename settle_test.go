@@ -909,7 +909,7 @@ func TestRejectionsAreCountedOnceAndApart(t *testing.T) {
 
 // Callers that meet at a counter, or where a busy circuit looks at its clock, lose no call.
 func TestNoRacingCallIsLost(t *testing.T) {
-	const rounds, callers, each = 20, 4, 20_000 // a circuit that has seen such callers keeps them apart from then on
+	const rounds, callers, each = 20, 4, 5_000 // a circuit that has seen such callers keeps them apart from then on
 	good := func(context.Context) (int, error) { return 1, nil }
 	for _, by := range []breakertest.Way{breakertest.ByDo, breakertest.ByPermit} {
 		for name, tripped := range map[string]bool{"rejections": true, "successes": false} {
