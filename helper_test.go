@@ -61,12 +61,6 @@ func (c *askingClock) Now() time.Time {
 
 func (c *askingClock) After(time.Duration) <-chan time.Time { return nil }
 
-// join makes one option of two.
-func join(opts ...breaker.Option) breaker.Option {
-	d := breaker.Must(breaker.NewCircuit("join", opts...)).Config()
-	return d.Options()[0]
-}
-
 func every(step, n int) (ms []int) {
 	for i := range n {
 		ms = append(ms, i*step)
