@@ -131,6 +131,12 @@
 // until it is in step. The package store has a Store for one process, the module store_redis one for Redis, and
 // docs/sharing.md in the repository says what it costs and what happens when it fails.
 //
+// # For wrappers
+//
+// Who wraps a client whose calls end later than the function that makes them returns, as a response ends with its body,
+// uses a circuit in two steps, [Circuit.Acquire] and [Permit.Settle]. [Permit.Abort] settles a call that ended by a panic,
+// [Circuit.Classify] says what an error means before anything is settled, [Circuit.Refusal] why a call would be rejected.
+//
 // # Operating
 //
 // [Circuit.Trip] opens a circuit and [Circuit.Reset] closes it; the machine goes on from there. A [Mode] stands above

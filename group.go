@@ -45,6 +45,16 @@ type groupBase[T any] struct {
 	draft    draft
 	settings *settings
 	plan     *plan[T]
+	bypass   *settings // of circuits for calls that pass theirs by
+}
+
+func newGroupBase[T any](d *draft, t *timeline, p *plan[T]) *groupBase[T] {
+	by := *d
+	by.cfg = DefaultConfig() // no window, which would have to be made for every call
+	by.cfg.Mode = ForcedClosed
+	by.cfg.IgnoreCallerDeadline = d.cfg.IgnoreCallerDeadline
+	by.store, by.health, by.moved = sharingDraft{}, nil, nil
+	return &groupBase[T]{*d, newSettings(d, t), p, newSettings(&by, t)}
 }
 
 // member is the circuit of a key, and its place in the table. It is one allocation.
@@ -74,10 +84,10 @@ func IdleAfter(t time.Duration) Option {
 	})
 }
 
-// PerKey gives some keys options of their own, which are added to the group's. f runs once for each key, and again for
-// Configure and for a key without a circuit that Timeout is asked about, outside every lock; it may use the group, but
-// not ask for the key that it is asked about. Where what it returns is wrong, the key
-// gets the group's options, and the StoreError hook and the logger the error.
+// PerKey gives some keys options of their own, which are added to the group's. f runs once for each key and again for
+// Configure, outside every lock; breakerhttp also asks it when a request passes the circuit of a new key by. It may use
+// the group, but not ask for the key that it is asked about. Where what it returns is wrong, the key gets the group's
+// options, and the StoreError hook and the logger the error.
 func PerKey(f func(key string) []Option) Option {
 	return groupOption("PerKey", func(d *draft) {
 		if f == nil {
@@ -114,7 +124,7 @@ func NewGroup[T any](opts ...Option) (*Group[T], error) {
 	}
 	d.moved = g.opened
 	g.table.Store(newTable[T](minBuckets))
-	g.base.Store(&groupBase[T]{*d, newSettings(d, newTimeline(d.clock)), p})
+	g.base.Store(newGroupBase(d, newTimeline(d.clock), p))
 	return g, nil
 }
 
@@ -195,7 +205,7 @@ func (g *Group[T]) Configure(opts ...Option) error {
 		g.mu.Unlock()
 		return err
 	}
-	g.base.Store(&groupBase[T]{d, newSettings(&d, old.settings.time), old.plan})
+	g.base.Store(newGroupBase(&d, old.settings.time, old.plan))
 	g.mu.Unlock()
 	for _, m := range g.reachable() {
 		g.refresh(m, nil)

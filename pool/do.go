@@ -59,7 +59,7 @@ const (
 func attempt[E, T any](t *tour, i int, past bool, value E, fn func(context.Context, E) (T, error)) (v T, how ending, err error) {
 	var permit breaker.Permit
 	if !past {
-		if err := t.rota.slots[i].circuit.AcquireInto(t.ctx, &permit); err != nil {
+		if permit, err = acquire(t.rota.slots[i].circuit, t.ctx); err != nil {
 			how, err = t.refused(err)
 			return v, how, err
 		}

@@ -156,7 +156,7 @@ func (p *Pool[E]) equip(s *slot, m Member[E]) faults {
 	var f faults
 	for _, own := range p.perMember {
 		more := own(m)
-		if err := breaker.CheckTwoStep(fmt.Sprintf("pool.PerMember(%q)", m.Name), true, more...); err != nil {
+		if err := checkTwoStep(fmt.Sprintf("pool.PerMember(%q)", m.Name), true, more...); err != nil {
 			f = append(f, err)
 		}
 		opts = append(opts, more...)
@@ -168,7 +168,7 @@ func (p *Pool[E]) equip(s *slot, m Member[E]) faults {
 	if err != nil {
 		return faults{fmt.Errorf("pool: member %q: %w", m.Name, err)}
 	}
-	s.circuit, s.timeout, s.own = b.Circuit(), b.Timeout(), true
+	s.circuit, s.timeout, s.own = b.Circuit(), timeoutOf(b), true
 	return nil
 }
 
