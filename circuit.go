@@ -25,6 +25,7 @@ type Circuit struct {
 	clashes  atomic.Uint32 // how often two calls met at cell
 
 	mu             sync.Mutex
+	away           bool   // its group has evicted it; see group_table.go
 	watched        bool   // somebody wants to know what is in flight
 	untracked      bool   // what starts on the fast path is not counted
 	run            uint32 // failures in a row; void once successes() is not runMark
@@ -377,6 +378,7 @@ func (c *Circuit) adopt(old, s *settings) bool {
 	}
 	if s.draft.cfg.Mode != old.draft.cfg.Mode {
 		c.m.mode = s.draft.cfg.Mode
+		c.recallLocked(s)
 	}
 	c.settings.Store(s)
 	c.shut.Store(nil)
@@ -932,6 +934,9 @@ func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 		c.shut.Store(nil)
 	}
 	c.publishLocked(s)
+	if m.epoch != epoch || m.mode != mode {
+		c.recallLocked(s)
+	}
 	if m.epoch != epoch { // what was in the cells has been taken out
 		c.oks += c.slowOK
 		c.slowOK = 0

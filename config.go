@@ -408,8 +408,8 @@ type draft struct {
 	hooks                        []Hooks
 	snapshot                     *Snapshot
 	health                       func(context.Context) error
-	healths                      int              // how many checks there have been: functions cannot be compared
-	moved                        func(Transition) // the group's own interest in changes of the state; nil outside of one
+	healths                      int            // how many checks there have been: functions cannot be compared
+	recall                       func(*Circuit) // tells the group of a circuit that is away; nil outside of one
 	call                         callDraft
 	group                        groupDraft
 	store                        sharingDraft
