@@ -308,7 +308,7 @@ func (b *Breaker[T]) retry(ctx context.Context, fn func(context.Context) (T, err
 		r.Err = also(r.Err, because)
 	case r.Attempts > 1 && a.outcome == Success && a.err == nil:
 		r.Rescue = RescueRetry
-		c.Rescued(ctx, RescueEvent{Kind: RescueRetry, Cause: last})
+		c.rescued(ctx, RescueEvent{Kind: RescueRetry, Cause: last})
 	}
 	r.Err = retried(r.Attempts, r.Err)
 }

@@ -22,6 +22,7 @@ type Circuit struct {
 	contention      atomic.Uint32 // how often two calls wanted the same counter at once
 
 	mu               sync.Mutex
+	evicted          bool   // its group has evicted it; see group_table.go
 	watched          bool   // InFlight has been asked for: from now on the starts of calls are always counted
 	untracked        bool   // the starts of calls on the fast path are not counted
 	run              uint32 // consecutive failures; valid while successesLocked() == runMark
@@ -185,6 +186,9 @@ func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 		c.cachedRejection.Store(nil)
 	}
 	c.publishLocked(s)
+	if m.epoch != epoch || m.mode != mode {
+		c.recallLocked(s)
+	}
 	if m.epoch != epoch { // publishLocked has moved the cells' successes into lockedSuccesses
 		c.earlierSuccesses += c.lockedSuccesses
 		c.lockedSuccesses = 0

@@ -98,6 +98,7 @@ func (c *Circuit) swapSettings(old, s *settings) bool {
 	if mode := c.m.mode; s.draft.cfg.Mode != old.draft.cfg.Mode {
 		c.m.mode = s.draft.cfg.Mode
 		c.modeChangedLocked(s, mode)
+		c.recallLocked(s)
 	}
 	c.cachedRejection.Store(nil)
 	c.publishLocked(s)

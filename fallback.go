@@ -200,7 +200,7 @@ func (b *Breaker[T]) rescue(ctx context.Context, r Result[T], alt func(context.C
 
 func (b *Breaker[T]) rescued(ctx context.Context, r Result[T], kind Rescue, cause error, v T) Result[T] {
 	r.Value, r.Err, r.Rescue = v, nil, kind
-	b.circuit.Rescued(ctx, RescueEvent{Kind: kind, Cause: cause})
+	b.circuit.rescued(ctx, RescueEvent{Kind: kind, Cause: cause})
 	return r
 }
 
@@ -209,7 +209,7 @@ func (b *Breaker[T]) notRescued(ctx context.Context, kind Rescue, errs []error, 
 	if err == nil {
 		return errs
 	}
-	b.circuit.Rescued(ctx, RescueEvent{Kind: kind, Cause: errs[0], Err: err})
+	b.circuit.rescued(ctx, RescueEvent{Kind: kind, Cause: errs[0], Err: err})
 	return append(errs, err)
 }
 

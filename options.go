@@ -347,8 +347,8 @@ type draft struct {
 	hooks                        []Hooks
 	snapshot                     *Snapshot
 	health                       func(context.Context) error
-	healths                      int              // counts WithHealthCheck, to tell whether the check was replaced: functions cannot be compared
-	moved                        func(Transition) // how a Group hears of its circuits' transitions; nil outside of a group
+	healths                      int            // counts WithHealthCheck, to tell whether the check was replaced: functions cannot be compared
+	recall                       func(*Circuit) // tells its Group that an evicted circuit must be kept; nil outside of a group
 	call                         callDraft
 	group                        groupDraft
 	store                        sharingDraft

@@ -103,9 +103,6 @@ func (d *draft) receivers() (all []func(Transition)) {
 			all = append(all, h.StateChange)
 		}
 	}
-	if d.moved != nil {
-		all = append(all, d.moved)
-	}
 	return all
 }
 

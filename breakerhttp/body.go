@@ -49,10 +49,17 @@ func (u upgraded) CloseWrite() error {
 
 // ctx is the caller's context.
 func (b *body) ctx() context.Context {
-	if b.permit.Circuit() == nil {
+	c, ctx := admitted(&b.permit)
+	if c == nil {
 		return b.more.ctx
 	}
-	return b.permit.Context()
+	return ctx
+}
+
+// circuit is the one that admitted the attempt; nil: none.
+func (b *body) circuit() *breaker.Circuit {
+	c, _ := admitted(&b.permit)
+	return c
 }
 
 // ended is how the caller has ended the request, if so.
@@ -161,8 +168,8 @@ func (b *body) callerEnded() {
 }
 
 func (b *body) judge(err error) breaker.Outcome {
-	if c := b.permit.Circuit(); c != nil {
-		if o, decided := c.Decided(b.callerCtx(), err); decided {
+	if c := b.circuit(); c != nil {
+		if o, ok := decided(c, b.callerCtx(), err); ok {
 			return o
 		}
 	}

@@ -300,7 +300,7 @@ func contained(f func() error) (err error) {
 
 func reportCache(c *breaker.Circuit, err error) {
 	if err != nil {
-		c.ReportStoreError(fmt.Errorf("breakerhttp: response cache: %w", err))
+		reportStoreError(c, fmt.Errorf("breakerhttp: response cache: %w", err))
 	}
 }
 

@@ -96,13 +96,13 @@ func (x *exchange) override(own *perRequest) (err error) {
 func (x *exchange) target(key string, bypass bool) target {
 	g := target{key: key}
 	if bypass {
-		g.told = x.t.group.Past(key)
+		g.told = bypassOf(x.t.group, key)
 		if !x.limitSet {
-			g.limit = x.t.group.Timeout(key)
+			g.limit = groupTimeout(x.t.group, key)
 		}
 	} else {
 		b := x.t.group.Get(key)
-		g.circuit, g.told, g.limit = b.Circuit(), b.Circuit(), b.Timeout()
+		g.circuit, g.told, g.limit = b.Circuit(), b.Circuit(), timeoutOf(b)
 	}
 	if x.limitSet {
 		g.limit = x.limit
@@ -130,7 +130,7 @@ func (x *exchange) run() (*http.Response, error) {
 
 // callPrimary makes the attempts on the host that the request names.
 func (x *exchange) callPrimary() {
-	retries := x.policy.Begin(x.primary.told)
+	began := retryBegin(x.policy, x.primary.told)
 	var failed, because error
 	for {
 		a := x.attempt(x.primary, true)
@@ -139,18 +139,19 @@ func (x *exchange) callPrimary() {
 			break
 		}
 		x.attempts++
-		retries.Ran()
+		retryRan(x.policy, x.primary.told, x.attempts)
 		x.last = a
 		if a.outcome != breaker.Failure || !x.repeatable || x.callerEnd() != nil {
 			break
 		}
 		failed = a.cause
 		var again bool
-		if again, because = retries.Next(x.ctx, a.cause); !again {
+		again, because = retryNext(x.ctx, x.policy, x.primary.told, began, x.attempts, a.cause)
+		if !again {
 			break
 		}
 	}
-	x.primaryEnded(&retries, failed, because)
+	x.primaryEnded(failed, because)
 }
 
 // callerEnd is how the caller has ended the request, if so.
@@ -160,16 +161,16 @@ func (x *exchange) callerEnd() error {
 }
 
 // primaryEnded settles what the host's attempts come to.
-func (x *exchange) primaryEnded(retries *breaker.Retries, failed, because error) {
+func (x *exchange) primaryEnded(failed, because error) {
 	a := &x.last
 	switch {
 	case x.attempts == 0:
 		*a = attempt{err: because, cause: because, outcome: breaker.Ignored}
 	case a.resp != nil && because != nil && x.ctx.Err() != nil: // the caller has gone during a wait
 		x.drop()
-		a.err = retriedError(retries.Error(a.cause, because))
+		a.err = retriedError(retryError(x.attempts, a.cause, because))
 	case a.err != nil:
-		a.err = retriedError(retries.Error(a.err, because))
+		a.err = retriedError(retryError(x.attempts, a.err, because))
 	case x.attempts > 1 && a.outcome == breaker.Success:
 		x.rescued(breaker.RescueRetry, failed, nil)
 	}
@@ -309,7 +310,7 @@ func (x *exchange) rescued(kind breaker.Rescue, cause, err error) {
 	if err == nil {
 		x.rescue = kind
 	}
-	x.primary.told.Rescued(x.ctx, breaker.RescueEvent{Kind: kind, Cause: cause, Err: err})
+	rescued(x.primary.told, x.ctx, breaker.RescueEvent{Kind: kind, Cause: cause, Err: err})
 }
 
 // answer is what the caller gets.

@@ -24,7 +24,7 @@ func Handler(next http.Handler, opts ...Option) (http.Handler, error) {
 		d.fault("Handler", "next must not be nil")
 	}
 	h := &handler{next: next, group: d.group(), key: d.key, classifier: d.classifier}
-	if h.group != nil && h.group.Get(handlerKey).Timeout() != 0 {
+	if h.group != nil && timeoutOf(h.group.Get(handlerKey)) != 0 {
 		d.fault("WithBreaker", "WithTimeout is not an option of Handler; use http.TimeoutHandler")
 	}
 	if err := d.err(); err != nil {
@@ -56,7 +56,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	var p breaker.Permit
-	if err := h.group.Get(key).Circuit().AcquireInto(r.Context(), &p); err != nil {
+	err := h.group.Get(key).Circuit().AcquireInto(r.Context(), &p)
+	if err != nil {
 		refuse(w, err)
 		return
 	}

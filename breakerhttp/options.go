@@ -83,7 +83,7 @@ func (d *draft) fault(name, format string, args ...any) {
 
 // group makes the circuits.
 func (d *draft) group() *breaker.Group[struct{}] {
-	g, err := breaker.NewGroup[struct{}](append(d.breaker, breaker.TwoStep("breakerhttp.WithBreaker"))...)
+	g, err := breaker.NewGroup[struct{}](append(d.breaker, twoStep("breakerhttp.WithBreaker"))...)
 	if err != nil {
 		d.faults = append(d.faults, err)
 	}

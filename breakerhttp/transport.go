@@ -80,7 +80,7 @@ func NewTransport(base http.RoundTripper, opts ...Option) (*Transport, error) {
 		t.base = http.DefaultTransport
 	}
 	if t.group != nil {
-		t.clock = t.group.Clock()
+		t.clock = clockOf(t.group)
 	}
 	var err error
 	if t.retryOpts = d.retry; t.clock != nil {
@@ -195,7 +195,7 @@ func (t *Transport) once(req *http.Request) (*http.Response, error) {
 	}
 	sent = true
 	var a attempt
-	limit := br.Timeout()
+	limit := timeoutOf(br)
 	if limit == 0 {
 		t.send(b, req, 0, &a)
 		return a.resp, a.err
@@ -211,7 +211,8 @@ func (t *Transport) once(req *http.Request) (*http.Response, error) {
 
 // acquire asks a circuit to admit b. What is held by the body of a caller who has gone is free.
 func (t *Transport) acquire(b *body, ctx context.Context, c *breaker.Circuit) error {
-	err := c.AcquireInto(ctx, &b.permit)
+	var err error
+	err = c.AcquireInto(ctx, &b.permit)
 	if err != nil && full(err) && t.waiting.look((*body).endNow) {
 		err = c.AcquireInto(ctx, &b.permit)
 	}
@@ -278,7 +279,7 @@ func (t *Transport) send(b *body, req *http.Request, limit time.Duration, a *att
 // streams reports whether an answer is the common one: a success whose body is to settle it, and nothing else to do.
 func (t *Transport) streams(b *body, req *http.Request, resp *http.Response) bool {
 	return resp != nil && resp.Body != nil && resp.StatusCode < 400 && hasBody(req, resp) &&
-		t.classifier == nil && !t.atHeaders && b.permit.Circuit() != nil && b.more == nil
+		t.classifier == nil && !t.atHeaders && b.circuit() != nil && b.more == nil
 }
 
 // check makes the base's answer one that keeps the contract: a response with a body, or an error.
@@ -357,11 +358,11 @@ func (t *Transport) judgeError(b *body, req *http.Request, err error, late bool)
 	if late {
 		return breaker.Failure
 	}
-	c := b.permit.Circuit()
+	c := b.circuit()
 	if c == nil {
 		c = b.more.past
 	}
-	if o, decided := c.Decided(b.callerCtx(), err); decided {
+	if o, ok := decided(c, b.callerCtx(), err); ok {
 		return o
 	}
 	if b.unread() || unsendable(req) {
@@ -415,7 +416,7 @@ func (t *Transport) conclude(b *body, a *attempt, req *http.Request) {
 		b.more.keep = nil
 	}
 	streams := a.err == nil && hasBody(req, a.resp)
-	if a.outcome == breaker.Success && streams && !t.atHeaders && b.permit.Circuit() != nil {
+	if a.outcome == breaker.Success && streams && !t.atHeaders && b.circuit() != nil {
 		b.attach(a.resp)
 		t.waiting.add(b)
 		return

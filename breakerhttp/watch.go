@@ -45,7 +45,7 @@ func (w *waiting) place(b *body) *atomic.Pointer[body] {
 
 // add has b settled when its context ends.
 func (w *waiting) add(b *body) {
-	if b.permit.Context() == context.Background() {
+	if b.ctx() == context.Background() {
 		return
 	}
 	b.places = w

@@ -77,7 +77,8 @@ type result struct {
 // in flight. Where it brings no value, res says why.
 func tryFirst[E, T any](ctx context.Context, e *entry, value E, counts bool, fn func(context.Context, E) (T, error), res *result) (v T, ok bool) {
 	var permit breaker.Permit
-	if err := e.circuit.AcquireInto(ctx, &permit); err != nil {
+	err := e.circuit.AcquireInto(ctx, &permit)
+	if err != nil {
 		res.how, res.err = refused, err
 		return v, false
 	}
@@ -93,7 +94,7 @@ func tryFirst[E, T any](ctx context.Context, e *entry, value E, counts bool, fn 
 			permit.Abort()
 		}
 	}()
-	v, err := fn(ctx, value)
+	v, err = fn(ctx, value)
 	if err == nil {
 		permit.Done(nil)
 		ended = true

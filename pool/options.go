@@ -154,7 +154,7 @@ func newDraft(opts []Option) *draft {
 		}
 		o.apply(d)
 	}
-	if err := breaker.CheckTwoStep("pool.WithBreaker", true, d.breaker...); err != nil {
+	if err := checkTwoStep("pool.WithBreaker", true, d.breaker...); err != nil {
 		d.faults = append(d.faults, err)
 	}
 	d.findClock()
@@ -168,7 +168,7 @@ func (d *draft) findClock() {
 	case err != nil:
 		d.faults = append(d.faults, err)
 	case d.clock == nil:
-		d.clock = g.Clock()
+		d.clock = clockOf(g)
 	}
 }
 
