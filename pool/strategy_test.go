@@ -465,6 +465,9 @@ func TestLeastBusy(t *testing.T) {
 	clear(r.fail)
 	g.finish()
 	assert.Equal(t, map[string]int{"a": 4, "b": 4, "c": 4}, count(r.good(12)), "failures and panics are not in flight any more")
-	r.open("b")
-	assert.Equal(t, map[string]int{"a": 6, "c": 6}, count(r.good(12)), "an open member's turn goes to no neighbour in particular")
+	for _, n := range []string{"d", "e"} {
+		require.NoError(t, r.p.Add(pool.Member[string]{Name: n, Value: n}))
+	}
+	r.open("b", "c")
+	assert.Equal(t, map[string]int{"a": 4, "d": 4, "e": 4}, count(r.good(12)), "an open member's turn goes to no neighbour in particular")
 }
