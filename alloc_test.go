@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/testenv"
 )
 
 // What is promised not to allocate does not. Each function captures, since that is how functions are written.
@@ -28,7 +29,7 @@ var mdlAllocRules = map[string]breaker.Option{
 // mdlAllocs requires at most that many allocations of f, once it is warm.
 func mdlAllocs(t *testing.T, most float64, f func()) {
 	t.Helper()
-	if breaker.RaceEnabled {
+	if testenv.Race {
 		t.Skip("the race detector allocates")
 	}
 	for range 500 {
@@ -140,7 +141,7 @@ func TestAllocsRejection(t *testing.T) {
 						}
 					})
 				})
-				if got := c.Snapshot().Totals.Rejected; ran != 0 || got < 2000 && !breaker.RaceEnabled {
+				if got := c.Snapshot().Totals.Rejected; ran != 0 || got < 2000 && !testenv.Race {
 					t.Errorf("%d ran, %d rejected", ran, got)
 				}
 			})
@@ -202,7 +203,7 @@ func TestAllocsCycle(t *testing.T) {
 
 // The circuits of a group share their configuration. All in, with the group's table, an idle one takes at most 384 bytes.
 func TestAllocsIdleSize(t *testing.T) {
-	if breaker.RaceEnabled {
+	if testenv.Race {
 		t.Skip("the race detector allocates")
 	}
 	const n = 100_000

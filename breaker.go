@@ -4,53 +4,52 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
-	"slices"
 	"time"
 )
 
-// Breaker is a typed view of a [Circuit] plus the call's own policies. Several views, of different types, may share one
-// circuit (Over). It is safe for concurrent use. Make one with New or Over: the zero value panics and says so.
+// Breaker is a typed view of a [Circuit], with the call options: timeout, retries, fallbacks. Several views, of
+// different types, may share one circuit (Over). It is safe for concurrent use. Make one with New or Over: the zero
+// value panics and says so.
 type Breaker[T any] struct {
 	circuit *Circuit
-	plan    *plan[T] // nil for a breaker made by New without call options
+	policy  *callPolicy[T] // nil for a breaker of New without call options
 }
 
-// plan is a call's policies.
-type plan[T any] struct {
+// callPolicy is a breaker's call options. It is immutable.
+type callPolicy[T any] struct {
 	view      bool // made by Over
-	direct    bool // the first attempt needs nothing but the circuit
+	direct    bool // Do may make the first attempt itself, without try
 	timeout   time.Duration
 	result    func(T, error) Outcome
 	retry     *retryPolicy
 	fallbacks []fallback[T]
-	lastGood  []*lastGood[T] // those of fallbacks that remember
+	lastGood  []*lastGood[T] // those of fallbacks that are by WithLastGood
 }
 
-// Result is a call with what happened on the way.
+// Result is the outcome of Try: the answer and how it came about.
 type Result[T any] struct {
 	Value    T
 	Err      error
-	Attempts int    // how often fn ran
-	Rescue   Rescue // what answered in the dependency's place; "" for the dependency itself
+	Attempts int    // how often fn was called
+	Rescue   Rescue // where the answer came from; "" for a first attempt that succeeded, or no answer
 }
 
 // New makes a circuit and a typed view of it. The error names every option that is wrong.
 func New[T any](name string, opts ...Option) (*Breaker[T], error) {
 	d := newDraft("New", scopeCircuit|scopeFixed|scopeSnapshot|scopeCall, opts)
-	p := newPlan[T](d)
+	p := newCallPolicy[T](d)
 	c, err := newCircuit(name, d)
 	if err != nil {
 		return nil, err
 	}
-	return p.over(c), nil
+	return p.newView(c), nil
 }
 
 // Over makes another typed view of a circuit. It takes call options only. Closing it closes nothing.
 func Over[T any](c *Circuit, opts ...Option) (*Breaker[T], error) {
 	d := newDraft("Over", scopeCall, opts)
-	p := newPlan[T](d)
+	p := newCallPolicy[T](d)
 	if c == nil {
 		d.faults.add("Circuit", "must not be nil")
 	}
@@ -59,10 +58,10 @@ func Over[T any](c *Circuit, opts ...Option) (*Breaker[T], error) {
 	}
 	c.load()
 	if p == nil {
-		p = &plan[T]{direct: true}
+		p = &callPolicy[T]{direct: true}
 	}
 	p.view = true
-	return p.over(c), nil
+	return p.newView(c), nil
 }
 
 // Must returns b, or panics with err. It is for breakers and circuits made once, with options known to be right.
@@ -73,9 +72,9 @@ func Must[B any](b B, err error) B {
 	return b
 }
 
-// newPlan takes the call options out of a draft; nil where there are none.
-func newPlan[T any](d *draft) *plan[T] {
-	p := &plan[T]{timeout: d.call.timeout, retry: d.call.retry}
+// newCallPolicy is the call options of a draft; nil if there are none.
+func newCallPolicy[T any](d *draft) *callPolicy[T] {
+	p := &callPolicy[T]{timeout: d.call.timeout, retry: d.call.retry}
 	if d.call.result != nil {
 		f, ok := d.call.result.(func(T, error) Outcome)
 		if !ok {
@@ -91,57 +90,57 @@ func newPlan[T any](d *draft) *plan[T] {
 	return p
 }
 
-// over is a view of c with the plan.
-func (p *plan[T]) over(c *Circuit) *Breaker[T] {
-	b := p.bound(c)
+// newView is a breaker of c with the policy.
+func (p *callPolicy[T]) newView(c *Circuit) *Breaker[T] {
+	b := p.bind(c)
 	return &b
 }
 
-// bound is a view of c with the plan; where the plan remembers answers, with a memory of its own.
-func (p *plan[T]) bound(c *Circuit) Breaker[T] {
+// bind is newView by value. With WithLastGood every breaker has a memory of its own.
+func (p *callPolicy[T]) bind(c *Circuit) Breaker[T] {
 	if p != nil && len(p.lastGood) > 0 {
 		p = p.withMemory(c)
 	}
-	return Breaker[T]{circuit: c, plan: p}
+	return Breaker[T]{circuit: c, policy: p}
 }
 
-// Do calls fn if the circuit admits it, and returns what fn returned, or what the call's policies make of it. A rejected
-// call returns the zero T and an [*OpenError], or [ErrTooManyInFlight]; a context that is already done returns its error
-// before anything is counted. The outcome is settled however fn ends: return, panic or runtime.Goexit, the latter two of
-// which go on as they were.
+// Do calls fn if the circuit admits it, and returns what fn returned, or what retries and fallbacks made of it. A
+// rejected call returns the zero T and an [*OpenError], or [ErrTooManyInFlight]. If the context is already done, its
+// error is returned before anything is counted. The outcome is settled however fn ends; a panic or runtime.Goexit in fn
+// goes on to the caller.
 func (b *Breaker[T]) Do(ctx context.Context, fn func(context.Context) (T, error)) (v T, err error) {
 	c := b.load()
-	if b.plan != nil && !b.plan.direct || fn == nil {
+	if b.policy != nil && !b.policy.direct || fn == nil {
 		r := b.try(ctx, fn, nil)
 		return r.Value, r.Err
 	}
 	if err := ctx.Err(); err != nil {
 		return v, err
 	}
-	w := c.word.Load() // from here to the defer it is c.admit, whose call would be a tenth of the time
-	if w&wordPlain == 0 {
-		if sh := c.shut.Load(); sh != nil {
-			if !sh.quick {
-				if err := c.shutOut(ctx); err != nil {
-					return b.refused(ctx, fn, err)
+	w := c.word.Load() // up to the defer this is c.admit inline: calling it would take a tenth of Do's time
+	if w&wordFast == 0 {
+		if sh := c.cachedRejection.Load(); sh != nil {
+			if !sh.fast {
+				if err := c.rejectCached(ctx); err != nil {
+					return b.afterRefusal(ctx, fn, err)
 				}
-			} else if sh.now() < sh.until { // c.shutOut: of 32 ns the clock has 23, and the two calls had 2
+			} else if sh.now() < sh.expires { // c.rejectCached inline: of 32 ns the clock takes 23, and the two calls took 2
 				cl := c.counters()
 				if n := cl.rejected.Load(); !cl.rejected.CompareAndSwap(n, n+1) {
-					c.rejectedAnew(cl)
+					c.retryCountRejection(cl)
 				}
-				if b.plan == nil {
+				if b.policy == nil {
 					return v, sh.err
 				}
-				return b.refused(ctx, fn, sh.err)
+				return b.afterRefusal(ctx, fn, sh.err)
 			}
 		}
 	}
 	var k call
-	if w&wordPlain != 0 {
+	if w&wordFast != 0 {
 		k.enter(c, w)
 	} else if err := c.admitSlow(ctx, &k, w); err != nil {
-		return b.refused(ctx, fn, err)
+		return b.afterRefusal(ctx, fn, err)
 	}
 	defer func() {
 		if !k.settled {
@@ -153,44 +152,44 @@ func (b *Breaker[T]) Do(ctx context.Context, fn func(context.Context) (T, error)
 		return v, nil
 	}
 	o := c.finish(ctx, &k, err)
-	if err != nil && b.plan != nil {
-		r := b.goOn(ctx, fn, nil, ended(v, err, o, false), b.plan.retry.begin(c.load().time))
+	if err != nil && b.policy != nil {
+		r := b.afterFirst(ctx, fn, nil, finishedAttempt(v, err, o, false), b.policy.retry.begin(c.load().time))
 		return r.Value, r.Err
 	}
 	return v, err
 }
 
-// refused is the end of a call that the circuit did not admit.
-func (b *Breaker[T]) refused(ctx context.Context, fn func(context.Context) (T, error), err error) (v T, _ error) {
-	if b.plan == nil {
+// afterRefusal ends a call that the circuit did not admit: fallbacks may answer it.
+func (b *Breaker[T]) afterRefusal(ctx context.Context, fn func(context.Context) (T, error), err error) (v T, _ error) {
+	if b.policy == nil {
 		return v, err
 	}
-	r := b.goOn(ctx, fn, nil, attempt[T]{err: err, outcome: Ignored, rescue: true}, retryLoop{})
+	r := b.afterFirst(ctx, fn, nil, attempt[T]{err: err, outcome: Ignored, rescue: true}, retryLoop{})
 	return r.Value, r.Err
 }
 
-// Try is Do with an account of what happened.
+// Try is Do, but also returns how the answer came about.
 func (b *Breaker[T]) Try(ctx context.Context, fn func(context.Context) (T, error)) Result[T] {
 	b.load()
 	return b.try(ctx, fn, nil)
 }
 
-// DoOr is Do with an alternative of last resort: alt answers where the call was rejected or failed, and is told why. It
-// is not asked after a success, after an Ignored outcome, or after the caller's own cancel. If it fails too, the error
-// is both.
+// DoOr is Do with a last fallback for this call: alt answers if the call was rejected or failed and no other fallback
+// has answered; it gets the error. It is not called after a success, after an Ignored outcome, or after the caller has
+// canceled. If alt fails too, the error wraps both.
 func (b *Breaker[T]) DoOr(ctx context.Context, fn func(context.Context) (T, error), alt func(context.Context, error) (T, error)) (T, error) {
 	b.load()
 	r := b.try(ctx, fn, alt)
 	return r.Value, r.Err
 }
 
-// Wrap returns fn behind the breaker: calling it is Do.
+// Wrap returns a function that calls Do with fn.
 func (b *Breaker[T]) Wrap(fn func(context.Context) (T, error)) func(context.Context) (T, error) {
 	b.load()
 	return func(ctx context.Context) (T, error) { return b.Do(ctx, fn) }
 }
 
-// Circuit returns the circuit that b is a view of. Its Run and Acquire know nothing of b's call options.
+// Circuit returns the circuit that b is a view of. Its Run and Acquire do not apply b's call options.
 func (b *Breaker[T]) Circuit() *Circuit { return b.load() }
 
 // Name is the circuit's name.
@@ -208,7 +207,7 @@ func (b *Breaker[T]) Snapshot() Snapshot { return b.load().Snapshot() }
 // Close closes the circuit that New made; see [Circuit.Close]. On a view made by Over it does nothing.
 func (b *Breaker[T]) Close() error {
 	c := b.load()
-	if b.plan != nil && b.plan.view {
+	if b.policy != nil && b.policy.view {
 		return nil
 	}
 	return c.Close()
@@ -222,49 +221,49 @@ func (b *Breaker[T]) load() *Circuit {
 	return b.circuit
 }
 
-// entry is what comes before anything is counted or taken.
-func entry(ctx context.Context, nilFunc bool) error {
+// precheck is what is checked before anything is counted or taken.
+func precheck(ctx context.Context, nilFunc bool) error {
 	if nilFunc {
 		return ErrNilFunc
 	}
 	return ctx.Err()
 }
 
-// attempt is one passage through the circuit.
+// attempt is the result of one attempt: one call of fn, or its rejection.
 type attempt[T any] struct {
 	value   T
 	err     error
 	outcome Outcome
-	ran     bool
+	ran     bool // false: rejected
 	rescue  bool // a retry or a fallback may answer instead
 }
 
-// ended is an attempt that ran. overran says that it took longer than it may: a value that it brought all the same is
-// the answer.
-func ended[T any](v T, err error, o Outcome, overran bool) attempt[T] {
+// finishedAttempt is the result of an attempt that ran. overran says that it took longer than its timeout. Such an
+// attempt is a Failure; if it returned a value nevertheless, that is the answer, and nothing is done about it.
+func finishedAttempt[T any](v T, err error, o Outcome, overran bool) attempt[T] {
 	a := attempt[T]{value: v, err: err, outcome: o, ran: true}
 	a.rescue = o == Failure && !(overran && err == nil) || o == Ignored && rejection(err)
 	return a
 }
 
-// try is Do with all the call's policies.
+// try is Do with everything that the call options ask for.
 func (b *Breaker[T]) try(ctx context.Context, fn func(context.Context) (T, error), alt func(context.Context, error) (T, error)) Result[T] {
-	if err := entry(ctx, fn == nil); err != nil {
+	if err := precheck(ctx, fn == nil); err != nil {
 		return Result[T]{Err: err}
 	}
 	var loop retryLoop
-	if b.plan != nil {
-		loop = b.plan.retry.begin(b.circuit.load().time)
+	if b.policy != nil {
+		loop = b.policy.retry.begin(b.circuit.load().time)
 	}
 	a := b.attempt(ctx, fn)
 	if a.ran {
 		loop.ran()
 	}
-	return b.goOn(ctx, fn, alt, a, loop)
+	return b.afterFirst(ctx, fn, alt, a, loop)
 }
 
-// goOn takes a call on from its first attempt: retries, then fallbacks.
-func (b *Breaker[T]) goOn(ctx context.Context, fn func(context.Context) (T, error), alt func(context.Context, error) (T, error), a attempt[T], loop retryLoop) (r Result[T]) {
+// afterFirst does what follows the first attempt: retries, then fallbacks.
+func (b *Breaker[T]) afterFirst(ctx context.Context, fn func(context.Context) (T, error), alt func(context.Context, error) (T, error), a attempt[T], loop retryLoop) (r Result[T]) {
 	r.Value, r.Err = a.value, a.err
 	if a.ran {
 		r.Attempts = 1
@@ -272,16 +271,16 @@ func (b *Breaker[T]) goOn(ctx context.Context, fn func(context.Context) (T, erro
 	if loop.p != nil {
 		b.retry(ctx, fn, &a, &r, &loop)
 	}
-	if a.rescue && ctx.Err() != context.Canceled && (alt != nil || b.plan != nil && len(b.plan.fallbacks) > 0) {
+	if a.rescue && ctx.Err() != context.Canceled && (alt != nil || b.policy != nil && len(b.policy.fallbacks) > 0) {
 		return b.rescue(ctx, r, alt)
 	}
 	return r
 }
 
-// retry repeats the attempt a while it fails and the policy allows. a becomes the last attempt.
+// retry repeats the attempt a as long as it fails and the policy allows. a becomes the last attempt.
 func (b *Breaker[T]) retry(ctx context.Context, fn func(context.Context) (T, error), a *attempt[T], r *Result[T], loop *retryLoop) {
 	c := b.circuit
-	var last, because error // what failed before
+	var last, because error // the last failure; why there is no further attempt
 	for a.ran && a.rescue && a.outcome == Failure && ctx.Err() == nil {
 		last = a.err
 		if last == nil {
@@ -311,7 +310,7 @@ func (b *Breaker[T]) retry(ctx context.Context, fn func(context.Context) (T, err
 	r.Err = retried(r.Attempts, r.Err)
 }
 
-// attempt passes the circuit once: admission, the attempt's own timeout, settlement.
+// attempt makes one attempt: admission, fn under the attempt's timeout, settlement.
 func (b *Breaker[T]) attempt(ctx context.Context, fn func(context.Context) (T, error)) (a attempt[T]) {
 	c := b.circuit
 	var k call
@@ -319,7 +318,7 @@ func (b *Breaker[T]) attempt(ctx context.Context, fn func(context.Context) (T, e
 		return attempt[T]{err: err, outcome: Ignored, rescue: true}
 	}
 	var started int64
-	keeps := b.plan != nil && len(b.plan.lastGood) > 0
+	keeps := b.policy != nil && len(b.policy.lastGood) > 0
 	if keeps {
 		started = c.load().time.now()
 	}
@@ -329,38 +328,38 @@ func (b *Breaker[T]) attempt(ctx context.Context, fn func(context.Context) (T, e
 		}
 	}()
 	v, err, overran := b.call(ctx, fn)
-	if err == nil && !overran && (b.plan == nil || b.plan.result == nil) && c.succeed(&k) {
-		a = ended(v, nil, Success, false)
+	if err == nil && !overran && (b.policy == nil || b.policy.result == nil) && c.succeed(&k) {
+		a = finishedAttempt(v, nil, Success, false)
 	} else {
 		o := b.classify(ctx, v, err, overran)
 		c.settle(ctx, &k, o, err)
-		a = ended(v, err, o, overran)
+		a = finishedAttempt(v, err, o, overran)
 	}
 	if keeps && a.outcome == Success && err == nil {
-		for _, g := range b.plan.lastGood {
+		for _, g := range b.policy.lastGood {
 			g.keep(ctx, v, started)
 		}
 	}
 	return a
 }
 
-// errAttemptTimeout is the cause of an attempt's end by WithTimeout.
+// errAttemptTimeout is the cause of a context that WithTimeout has ended.
 var errAttemptTimeout = fmt.Errorf("breaker: attempt timed out: %w", context.DeadlineExceeded)
 
-// call runs fn under the attempt's own timeout, and reports whether it took longer.
+// call calls fn under the attempt's timeout, and reports whether it took longer than that.
 func (b *Breaker[T]) call(ctx context.Context, fn func(context.Context) (T, error)) (v T, err error, overran bool) {
-	if b.plan == nil || b.plan.timeout == 0 {
+	if b.policy == nil || b.policy.timeout == 0 {
 		v, err = fn(ctx)
 		return v, err, false
 	}
 	t := b.circuit.load().time
-	limit := b.plan.timeout
+	limit := b.policy.timeout
 	start := t.now()
 	attemptCtx, cancel := t.withTimeout(ctx, limit, errAttemptTimeout)
 	defer cancel()
 	v, err = fn(attemptCtx)
 	switch attemptCtx.Err() {
-	case nil: // its timer may be late
+	case nil: // the context's timer may be late
 		overran = t.now()-start >= int64(limit)
 	case context.DeadlineExceeded:
 		overran = context.Cause(attemptCtx) == errAttemptTimeout
@@ -368,7 +367,7 @@ func (b *Breaker[T]) call(ctx context.Context, fn func(context.Context) (T, erro
 	return v, err, overran
 }
 
-// classify says what one attempt means.
+// classify decides which outcome an attempt is.
 func (b *Breaker[T]) classify(ctx context.Context, v T, err error, overran bool) Outcome {
 	s := b.circuit.load()
 	if overran && (err == nil || ctx.Err() == nil || !errors.Is(ctx.Err(), context.Canceled)) {
@@ -377,108 +376,10 @@ func (b *Breaker[T]) classify(ctx context.Context, v T, err error, overran bool)
 	o, decided := s.preclassify(ctx, err)
 	switch {
 	case decided:
-	case b.plan != nil && b.plan.result != nil:
-		o = validOutcome(b.plan.result(v, err))
+	case b.policy != nil && b.policy.result != nil:
+		o = validOutcome(b.policy.result(v, err))
 	case err != nil:
 		o = validOutcome(s.classify(err))
 	}
 	return o
-}
-
-// rejection reports whether an error is a circuit's or limiter's refusal to call. It is errors.Is for both targets at
-// once, which saves every failure 5 ns.
-func rejection(err error) bool {
-	for err != nil {
-		if err == ErrOpen || err == ErrTooManyInFlight {
-			return true
-		}
-		if e, ok := err.(interface{ Is(error) bool }); ok && (e.Is(ErrOpen) || e.Is(ErrTooManyInFlight)) {
-			return true
-		}
-		switch e := err.(type) {
-		case interface{ Unwrap() error }:
-			err = e.Unwrap()
-		case interface{ Unwrap() []error }:
-			return slices.ContainsFunc(e.Unwrap(), rejection)
-		default:
-			return false
-		}
-	}
-	return false
-}
-
-func (c *Circuit) countRescue(kind Rescue) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r := c.rareLocked()
-	if r.rescues == nil {
-		r.rescues = make(map[Rescue]uint64)
-	}
-	r.rescues[kind]++
-}
-
-func (c *Circuit) countRetry() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.rareLocked().retries++
-}
-
-// Detach wraps a function that may ignore its context. It runs fn in a goroutine of its own, with a context that ends
-// after d, and returns when fn does or when that context ends, with the context's error. What fn brings later is
-// dropped. A panic in fn comes out of the caller; after the caller has gone, it is contained and logged by
-// [slog.Default]. If fn ends its goroutine with runtime.Goexit, the error is [ErrGoexit]. d must be above 0 and fn not
-// nil, otherwise every call returns an error.
-func Detach[T any](d time.Duration, fn func(context.Context) (T, error)) func(context.Context) (T, error) {
-	var f faults
-	f.positive("Detach", d)
-	if fn == nil {
-		f = append(f, ErrNilFunc)
-	}
-	if err := f.err(); err != nil {
-		return func(context.Context) (v T, _ error) { return v, err }
-	}
-	return func(ctx context.Context) (T, error) {
-		ctx, cancel := context.WithTimeout(ctx, d)
-		defer cancel()
-		return detached(ctx, fn)
-	}
-}
-
-// ending is how a detached function ended.
-type ending[T any] struct {
-	value    T
-	err      error
-	panicked bool
-	panic    any
-}
-
-func detached[T any](ctx context.Context, fn func(context.Context) (T, error)) (v T, err error) {
-	ends := make(chan ending[T])
-	go func() {
-		e := ending[T]{err: ErrGoexit, panicked: true}
-		defer func() {
-			if e.panicked {
-				e.panic = recover()
-				e.panicked = e.panic != nil
-			}
-			select {
-			case ends <- e:
-			case <-ctx.Done():
-				if e.panicked {
-					slog.Default().Error("breaker: panic in a detached function after its deadline", "panic", fmt.Sprint(e.panic))
-				}
-			}
-		}()
-		e.value, e.err = fn(ctx)
-		e.panicked = false
-	}()
-	select {
-	case e := <-ends:
-		if e.panicked {
-			panic(e.panic)
-		}
-		return e.value, e.err
-	case <-ctx.Done():
-		return v, ctx.Err()
-	}
 }

@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// Clock is where a circuit takes its time from. The clocks of github.com/benbjohnson/clock, github.com/jonboulle/clockwork
+// Clock is a source of time. The clocks of github.com/benbjohnson/clock, github.com/jonboulle/clockwork
 // and k8s.io/utils/clock fit as they are. Without one the time package is used, inside a testing/synctest bubble too.
 //
-// Both methods must be safe for concurrent use. They are never called under a lock. A Now that panics is taken to say
-// what it said before.
+// Both methods must be safe for concurrent use. They are never called under a lock. If Now panics, the
+// time is taken to be what it returned before.
 type Clock interface {
 	Now() time.Time
 	After(time.Duration) <-chan time.Time
 }
 
-// timeline turns a clock into nanoseconds since a base. The base belongs to a configuration, not to the package: a
-// bubble of testing/synctest has a time of its own.
+// timeline turns a clock's readings into nanoseconds since a base. Each configuration has a base of its own, since each
+// bubble of testing/synctest has its own time.
 type timeline struct {
 	clock Clock // nil: the time package
 	base  time.Time
 
-	// An injected clock may carry wall time only, and be set back. What it read before a step stays true: the step is
-	// taken out of everything it reads later. The time package's readings are monotonic and need none of this.
+	// An injected clock may have wall time only, and be set back. Instants from before remain valid: offset, the sum of
+	// all steps back, is added to every later reading. The time package's readings are monotonic and need none of this.
 	mu     sync.Mutex
 	offset int64
 	last   int64
@@ -47,7 +47,7 @@ func (t *timeline) injectedNow() (ns int64) {
 	t.mu.Lock()
 	ns = t.last
 	t.mu.Unlock()
-	defer func() { _ = recover() }() // ns is what was read before
+	defer func() { _ = recover() }() // of a panic in Now: ns is the reading before
 	read := t.clock.Now()
 
 	t.mu.Lock()
@@ -61,7 +61,7 @@ func (t *timeline) injectedNow() (ns int64) {
 	return d
 }
 
-// anchor is an instant with the clock's reading then. It calls no user code.
+// anchor returns an instant together with the clock's reading at it. It does not call the user's clock.
 func (t *timeline) anchor() anchor {
 	if t.clock == nil {
 		now := time.Now()
@@ -77,10 +77,10 @@ type anchor struct {
 	ns   int64
 }
 
-// at gives an instant as the clock would read it.
+// at is an instant as the clock reads it.
 func (a anchor) at(ns int64) time.Time { return a.wall.Add(duration(ns - a.ns)) }
 
-// read is the clock's own reading, for what is shared between timelines.
+// read is the clock's own reading, which can be compared between timelines.
 func (t *timeline) read() time.Time {
 	if t.clock == nil {
 		return time.Now()
@@ -89,8 +89,8 @@ func (t *timeline) read() time.Time {
 	return t.anchor().at(now)
 }
 
-// fits reports whether a wait ends before ctx does. A deadline that has passed by this clock, though ctx goes on, is by
-// another clock and says nothing.
+// fits reports whether a wait ends before ctx's deadline. With an injected clock, a deadline that has passed although
+// ctx is not done must be by another clock, and is disregarded.
 func (t *timeline) fits(ctx context.Context, wait time.Duration) bool {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -122,7 +122,7 @@ func waitFor(ctx context.Context, c <-chan time.Time) error {
 	}
 }
 
-// after waits on the clock.
+// after is time.After by this timeline.
 func (t *timeline) after(d time.Duration) <-chan time.Time {
 	if t.clock == nil {
 		return time.After(d)
@@ -156,7 +156,7 @@ func newClockContext(parent context.Context, t *timeline, d time.Duration, cause
 	if earlier, ok := parent.Deadline(); ok && earlier.Before(c.deadline) {
 		c.deadline = earlier
 	}
-	expired := t.clock.After(d) // asked for here, so that a test may move the clock as soon as fn runs
+	expired := t.clock.After(d) // not in the goroutine: a test may move the clock as soon as this returns
 	stop := context.AfterFunc(parent, func() { c.end(parent.Err()) })
 	go func() {
 		select {
@@ -187,7 +187,7 @@ func (c *clockContext) Done() <-chan struct{}       { return c.done }
 
 func (c *clockContext) Err() error {
 	if err := c.parent.Err(); err != nil {
-		c.end(err) // where its AfterFunc has not run yet
+		c.end(err) // the AfterFunc of parent may not have run yet
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

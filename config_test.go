@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,10 +18,12 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 )
 
 var errCfgDown = errors.New("down")
@@ -71,6 +74,7 @@ const cfgMost = "1281023h53m38.427387904s" // the longest duration
 // K26.
 func TestWithoutOptionsTheDefaultsHold(t *testing.T) {
 	clk := cfgClock()
+	require.Equal(t, breaker.DefaultConfig(), cfgCircuit(t, breaker.DefaultConfig().Options()...).Config())
 	c := cfgCircuit(t, breaker.WithClock(clk))
 	require.Equal(t, breaker.DefaultConfig(), c.Config())
 	require.Equal(t, breaker.Config{
@@ -215,7 +219,7 @@ type cfgFault struct {
 }
 
 // cfgFaults holds, for every option, every kind of nonsense.
-var cfgFaults = []cfgFault{
+var cfgFaults = append([]cfgFault{
 	{breaker.WithFailureThreshold(0), "FailureThreshold: must be from 1 to 2147483647, got 0"},
 	{breaker.WithFailureThreshold(-1), "FailureThreshold: must be from 1 to 2147483647, got -1"},
 	{breaker.WithFailureWindow(-1), "FailureWindow: must be from 0 to " + cfgMost + ", got -1ns"},
@@ -239,6 +243,11 @@ var cfgFaults = []cfgFault{
 	{breaker.WithTrip(breaker.FailureRate(1, 1, breaker.LastCalls(1<<24+1))), "Trip[0].FailureRate.LastCalls: must be from 1 to 16777216, got 16777217"},
 	{breaker.WithTrip(breaker.FailureRate(1, 1, breaker.Last(-time.Second))), "Trip[0].FailureRate.Last: must be above 0 and at most " + cfgMost + ", got -1s"},
 	{breaker.WithTrip(breaker.SlowCallRate(0, 1, 1, breaker.LastCalls(1))), "Trip[0].SlowCallRate.Slow: must be above 0 and at most " + cfgMost + ", got 0s"},
+	{breaker.WithTrip(breaker.FailureRate(1, -1, breaker.Last(1))), "Trip[0].FailureRate.MinCalls: must be from 1 to 2147483647, got -1"},
+	{breaker.WithTrip(breaker.FailureCount(0, time.Second)), "Trip[0].FailureCount.Failures: must be from 1 to 2147483647, got 0"},
+	{breaker.WithTrip(breaker.FailureCount(1, -time.Second)), "Trip[0].FailureCount.Within: must be above 0 and at most " + cfgMost + ", got -1s"},
+	{breaker.WithTrip(breaker.SlowCallRate(-1, 1, 1, breaker.LastCalls(1))), "Trip[0].SlowCallRate.Slow: must be above 0 and at most " + cfgMost + ", got -1ns"},
+	{breaker.WithTrip(breaker.SlowCallRate(1, 0, 1, breaker.LastCalls(1))), "Trip[0].SlowCallRate.Rate: must be above 0 and at most 1, in steps of one millionth, got 0"},
 	{breaker.WithTrip(breaker.SlowCallRate(1, 2, 1, breaker.LastCalls(1))), "Trip[0].SlowCallRate.Rate: must be above 0 and at most 1, in steps of one millionth, got 2"},
 	{breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(1), nil)), "Trip[0].TripWhen.When: must not be nil"},
 	{breaker.WithTrip(breaker.TripWhen(breaker.Last(-1), func(breaker.Counts) bool { return false })), "Trip[0].TripWhen.Last: must be above 0 and at most " + cfgMost + ", got -1ns"},
@@ -304,11 +313,26 @@ var cfgFaults = []cfgFault{
 	{breaker.WithLastGood[int](1, nil), "LastGood.Key: must not be nil"},
 	{breaker.WithLastGood[int](1, func(context.Context) string { return "" }, breaker.LastGoodSize(0)), "LastGoodSize: must be from 1 to 2147483647, got 0"},
 	{breaker.WithSnapshot(breaker.Snapshot{State: 7}), "Snapshot.State: must be a State, got 7"},
+	{breaker.Config{}.Options()[0], "FailureThreshold: must be from 1 to 2147483647, got 0"},
 	{nil, "Option: must not be nil"},
+}, cfgTooMuch()...)
+
+// cfgTooMuch is what is beyond 32 bits, where an int can hold that.
+func cfgTooMuch() []cfgFault {
+	if math.MaxInt == math.MaxInt32 {
+		return nil
+	}
+	return []cfgFault{
+		{breaker.WithFailureThreshold(math.MaxInt), "FailureThreshold: must be from 1 to 2147483647, got 9223372036854775807"},
+		{breaker.WithTrip(breaker.ConsecutiveFailures(math.MaxInt)), "Trip[0].ConsecutiveFailures: must be from 1 to 2147483647, got 9223372036854775807"},
+		{breaker.WithTrip(breaker.FailureCount(math.MaxInt, time.Second)), "Trip[0].FailureCount.Failures: must be from 1 to 2147483647, got 9223372036854775807"},
+		{breaker.WithTrip(breaker.FailureRate(1, 1, breaker.LastCalls(math.MaxInt))), "Trip[0].FailureRate.LastCalls: must be from 1 to 16777216, got 9223372036854775807"},
+	}
 }
 
 func cfgHealthy(context.Context) error { return nil }
 
+// BC-145.
 func TestNonsenseIsNamed(t *testing.T) {
 	for _, tt := range cfgFaults {
 		b, err := breaker.New[int]("b", tt.option)
@@ -321,9 +345,11 @@ func TestNonsenseIsNamed(t *testing.T) {
 	require.Equal(t, []string{`breaker: name: must not be empty, got ""`}, cfgLines(err))
 	_, err = breaker.Over[int](nil)
 	require.Equal(t, []string{"breaker: Circuit: must not be nil"}, cfgLines(err))
+	require.Contains(t, fmt.Sprint(breakertest.PanicOf(func() { cfgCircuit(t).SetMode(9) })), "SetMode")
 }
 
 // One of each, all in one call: one error names them all, and nothing else.
+// BC-145.
 func TestAllNonsenseIsNamedAtOnce(t *testing.T) {
 	never := func(breaker.Counts) bool { return false }
 	_, err := breaker.New[int]("",
@@ -543,6 +569,7 @@ func TestZeroMeansWhatItsOptionSays(t *testing.T) {
 	})
 }
 
+// BC-144.
 func TestProbesAndLeaseFollowWhatWasGiven(t *testing.T) {
 	c := cfgCircuit(t, breaker.WithSuccessThreshold(4), breaker.WithOpenTimeout(time.Minute))
 	require.Equal(t, 4, c.Config().HalfOpenProbes)
@@ -556,6 +583,7 @@ func TestProbesAndLeaseFollowWhatWasGiven(t *testing.T) {
 	require.Equal(t, time.Hour, c.Config().ProbeLease)
 }
 
+// BC-144.
 func TestOfAnOptionGivenTwiceTheLaterWins(t *testing.T) {
 	c := cfgCircuit(t,
 		breaker.WithFailureThreshold(1), breaker.WithFailureWindow(1), breaker.WithTrip(breaker.ConsecutiveFailures(1)),
@@ -665,6 +693,7 @@ func TestOptionsDoNotDependOnTheirOrder(t *testing.T) {
 	})
 }
 
+// BC-145.
 func TestOptionsInTheWrongPlace(t *testing.T) {
 	circuit := map[string]breaker.Option{
 		"FailureThreshold":     breaker.WithFailureThreshold(1),
@@ -771,6 +800,7 @@ func TestMustPanicsWithTheError(t *testing.T) {
 
 var errCfgMust = errors.New("no")
 
+// BC-145.
 func TestConfigureWithNonsenseChangesNothing(t *testing.T) {
 	for _, tt := range cfgFaults {
 		clk := cfgClock()
@@ -833,6 +863,7 @@ func TestConfigureKeepsStateAndRemainingTime(t *testing.T) {
 	require.Equal(t, breaker.Closed, c.State())
 }
 
+// BC-147, K34.
 func TestConfigureKeepsCounts(t *testing.T) {
 	rate := breaker.FailureRate(0.5, 4, breaker.Last(time.Minute))
 	for _, tt := range []struct {
@@ -842,6 +873,20 @@ func TestConfigureKeepsCounts(t *testing.T) {
 		more          int    // failures until it opens, with the new settings
 	}{
 		{"the threshold", nil, []breaker.Option{breaker.WithFailureThreshold(4)}, 3, 1},
+		{"a higher threshold", nil, []breaker.Option{breaker.WithFailureThreshold(9)}, 3, 6},
+		{"a lower threshold, the same failure window",
+			[]breaker.Option{breaker.WithFailureWindow(time.Minute)}, []breaker.Option{breaker.WithFailureThreshold(4)}, 3, 1},
+		{"a lower number, the same count window",
+			[]breaker.Option{breaker.WithTrip(breaker.FailureCount(5, time.Minute))}, []breaker.Option{breaker.WithTrip(breaker.FailureCount(4, time.Minute))}, 3, 1},
+		{"a higher minimum, the same window of calls",
+			[]breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10)))}, []breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 9, breaker.LastCalls(10)))}, 3, 6},
+		{"something else beside a window of calls",
+			[]breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10)))}, []breaker.Option{breaker.WithOpenTimeout(time.Hour)}, 3, 2},
+		{"a count more, the window of calls the same",
+			[]breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10)))},
+			[]breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10)), breaker.FailureCount(100, time.Minute))}, 3, 2},
+		{"another window of calls",
+			[]breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(10)))}, []breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(11)))}, 0, 5},
 		{"a threshold already reached", nil, []breaker.Option{breaker.WithFailureThreshold(2)}, 3, 1},
 		{"something else", nil, []breaker.Option{breaker.WithOpenTimeout(time.Minute), breaker.WithRamp(time.Second), breaker.WithSuccessThreshold(7)}, 3, 2},
 		{"the same failure window", []breaker.Option{breaker.WithFailureWindow(time.Minute)}, []breaker.Option{breaker.WithOpenTimeout(time.Minute)}, 3, 2},
@@ -909,6 +954,7 @@ func TestConfigureKeepsCounts(t *testing.T) {
 }
 
 // A reload of the same file must not undo what an operator has said since.
+// BC-147.
 func TestReloadOfAnUnchangedModeKeepsSetMode(t *testing.T) {
 	file := func(mode string) []breaker.Option {
 		cfg, err := breaker.ParseConfig(map[string]any{"mode": mode})
@@ -1037,6 +1083,7 @@ func TestHealthCheckFromAFile(t *testing.T) {
 }
 
 // A check that is replaced in the middle of an open period does not go on.
+// BC-147.
 func TestConfigureReplacesTheHealthCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var before, after atomic.Int32
@@ -1062,68 +1109,6 @@ func TestANilHealthOptionIsNamed(t *testing.T) {
 		_, err := breaker.NewCircuit("c", breaker.WithHealthCheck(time.Second, cfgHealthy, nil))
 		require.ErrorContains(t, err, "breaker: HealthOption: must not be nil")
 	})
-}
-
-// Settings change under traffic: nothing is torn, nothing is lost.
-func TestConfigureUnderTraffic(t *testing.T) {
-	const workers, each, many = 4, 500, 1_000_000
-	c := cfgCircuit(t, breaker.WithFailureThreshold(many))
-	stop := make(chan struct{})
-	var reloads sync.WaitGroup
-	until := func(f func()) {
-		reloads.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					f()
-				}
-			}
-		})
-	}
-	policies := [][]breaker.Option{
-		{breaker.WithTrip(breaker.FailureCount(many, time.Minute)), breaker.WithMaxInFlight(1000)},
-		{breaker.WithTrip(breaker.ConsecutiveFailures(many)), breaker.WithMaxInFlight(0), breaker.WithOpenTimeout(time.Minute)},
-		{breaker.WithTrip(breaker.FailureRate(1, many, breaker.Last(time.Minute)), breaker.FailureRate(1, 1000, breaker.LastCalls(1000)))},
-		{breaker.WithTrip(breaker.SlowCallRate(time.Hour, 1, 1, breaker.LastCalls(10)))},
-		{breaker.WithTrip(
-			breaker.TripWhen(breaker.LastCalls(10), func(breaker.Counts) bool { return false }),
-			breaker.TripWhen(breaker.Last(time.Second), func(breaker.Counts) bool { return false }))},
-	}
-	for i := range 2 {
-		until(func() {
-			require.NoError(t, c.Configure(policies[i%len(policies)]...))
-			i++
-		})
-	}
-	until(func() {
-		s := c.Snapshot()
-		require.LessOrEqual(t, s.Counts.Failures, s.Totals.Failures)
-		c.State()
-		c.Ready()
-	})
-	var traffic sync.WaitGroup
-	for w := range workers {
-		traffic.Go(func() {
-			for i := range each {
-				var err error
-				if (i+w)%2 == 0 {
-					err = errCfgDown
-				}
-				cfgCall(c, 1, err)
-			}
-		})
-	}
-	traffic.Wait()
-	close(stop)
-	reloads.Wait()
-	s := c.Snapshot()
-	require.EqualValues(t, workers*each, s.Totals.Calls)
-	require.EqualValues(t, workers*each/2, s.Totals.Failures)
-	require.EqualValues(t, workers*each/2, s.Totals.Successes)
-	require.Zero(t, s.InFlight)
-	require.Zero(t, s.Totals.Rejected)
 }
 
 // How long a call took is not known when nothing asked for the time as it started.
@@ -1327,5 +1312,299 @@ func FuzzOptions(f *testing.F) {
 		require.EqualValues(t, 12, s.Totals.Calls+s.Totals.Rejected-before.Calls-before.Rejected)
 		require.Zero(t, s.InFlight)
 		require.NoError(t, b.Close())
+	})
+}
+
+// BC-53.
+func TestDurationIsReadOncePerDecision(t *testing.T) {
+	t.Run("a lease keeps its length", func(t *testing.T) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0()
+			r.Trip()
+			w.At(10 * time.Second)
+			r.Gate()
+			require.NoError(w, r.C.Configure(breaker.WithProbeLease(time.Second)))
+			w.At(20*time.Second - 1)
+			r.Rejected()
+			w.At(20 * time.Second)
+			r.Gate()
+			w.At(21 * time.Second)
+			r.Succeeds(1)
+		})
+	})
+	t.Run("changed while a decision is on its way", func(t *testing.T) {
+		all := map[string]breaker.Option{
+			"none":       breaker.WithTrip(breaker.ConsecutiveFailures(100)),
+			"count":      breaker.WithTrip(breaker.FailureCount(100, time.Second)),
+			"calls":      breaker.WithTrip(breaker.FailureRate(1, 100, breaker.LastCalls(100))),
+			"time":       breaker.WithTrip(breaker.FailureRate(1, 100, breaker.Last(time.Minute))),
+			"two":        breaker.WithTrip(breaker.FailureRate(1, 100, breaker.Last(time.Minute)), breaker.SlowCallRate(time.Second, 1, 100, breaker.LastCalls(100))),
+			"user's own": breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(100), func(breaker.Counts) bool { return false })),
+		}
+		for from, before := range all {
+			for to, after := range all {
+				t.Run(from+" to "+to, func(t *testing.T) {
+					breakertest.Guard(t, breakertest.Patience, func() {
+						clk := &askingClock{}
+						c := breaker.Must(breaker.NewCircuit("test", breaker.WithClock(clk), before))
+						reload := []breaker.Option{after, before}
+						n := 0
+						clk.ask = func() { // between what a decision has read and its lock
+							assert.NoError(t, c.Configure(reload[n%2]))
+							n++
+						}
+						for i := range 20 {
+							err := error(nil)
+							if i%3 == 0 {
+								err = breakertest.ErrBoom
+							}
+							_ = c.Run(context.Background(), func(context.Context) error { return err })
+							_, _, _ = c.Snapshot(), c.State(), c.Ready()
+						}
+						require.EqualValues(t, 20, c.Snapshot().Totals.Calls)
+						require.Zero(t, c.Snapshot().InFlight)
+						c.Trip(nil)
+						c.OfferProbe()
+						c.Reset()
+						require.Equal(t, breaker.Closed, c.State())
+					})
+				})
+			}
+		}
+	})
+	t.Run("under traffic", func(t *testing.T) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0()
+			views := []*breaker.Breaker[int]{
+				breaker.Must(breaker.Over[int](r.C)),
+				breaker.Must(breaker.Over[int](r.C, breaker.WithTimeout(time.Hour))),
+			}
+			stop := make(chan struct{})
+			var background sync.WaitGroup
+			background.Go(func() {
+				for i := 0; ; i++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					_ = r.C.Configure(breaker.WithOpenTimeout(time.Duration(1+i%2)*time.Second), breaker.WithFailureThreshold(3+i%2))
+					runtime.Gosched()
+				}
+			})
+			var calls sync.WaitGroup
+			for i := range 1000 {
+				calls.Go(func() {
+					_, err := views[i%2].Do(context.Background(), func(ctx context.Context) (int, error) { return 1, ctx.Err() })
+					assert.NoError(w, err, "no call sees a deadline that has passed")
+				})
+			}
+			calls.Wait()
+			close(stop)
+			background.Wait()
+			r.Is(breaker.Closed)
+			require.Zero(w, r.C.Snapshot().Totals.Failures)
+			require.EqualValues(w, 1000, r.C.Snapshot().Totals.Calls)
+			r.Idle()
+		})
+	})
+}
+
+// BC-62.
+func TestNilAndZeroFailPolitely(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		states := map[string]func(*breakertest.Rig){
+			"closed":    func(*breakertest.Rig) {},
+			"open":      func(r *breakertest.Rig) { r.Trip() },
+			"half-open": func(r *breakertest.Rig) { r.Trip(); r.Add(10 * time.Second); r.Succeeds(1) },
+		}
+		for name, to := range states {
+			for _, m := range []breaker.Mode{breaker.Auto, breaker.ForcedOpen, breaker.ForcedClosed, breaker.Shadow} {
+				r := w.R0(breaker.WithSuccessThreshold(2))
+				to(r)
+				r.C.SetMode(m)
+				before := r.C.Snapshot()
+				_, err := r.B.Do(w.Context(), nil)
+				require.ErrorIs(w, err, breaker.ErrNilFunc, "%s %v", name, m)
+				require.ErrorIs(w, r.B.Try(w.Context(), nil).Err, breaker.ErrNilFunc)
+				require.ErrorIs(w, r.C.Run(w.Context(), nil), breaker.ErrNilFunc)
+				_, err = r.B.Wrap(nil)(w.Context())
+				require.ErrorIs(w, err, breaker.ErrNilFunc)
+				_, err = r.B.DoOr(w.Context(), nil, nil)
+				require.ErrorIs(w, err, breaker.ErrNilFunc)
+				require.Equal(w, before, r.C.Snapshot(), "%s %v: something was counted or taken", name, m)
+			}
+		}
+	})
+	t.Run("zero values panic by name", func(t *testing.T) {
+		fn := func(context.Context) (int, error) { return 0, nil }
+		run := func(context.Context) error { return nil }
+		ctx := context.Background()
+		for _, c := range []*breaker.Circuit{nil, {}} {
+			for name, use := range map[string]func(){
+				"Name": func() { c.Name() }, "State": func() { c.State() }, "Ready": func() { c.Ready() },
+				"Snapshot": func() { c.Snapshot() }, "Config": func() { c.Config() }, "Run": func() { _ = c.Run(ctx, run) },
+				"Run nil": func() { _ = c.Run(ctx, nil) }, "Acquire": func() { _, _ = c.Acquire(ctx) }, "Trip": func() { c.Trip(nil) },
+				"Reset": c.Reset, "OfferProbe": c.OfferProbe, "SetMode": func() { c.SetMode(breaker.Auto) },
+				"Configure": func() { _ = c.Configure() }, "Close": func() { _ = c.Close() },
+			} {
+				require.Contains(t, fmt.Sprint(breakertest.PanicOf(use)), "Circuit", name)
+			}
+		}
+		for _, b := range []*breaker.Breaker[int]{nil, {}} {
+			for name, use := range map[string]func(){
+				"Do": func() { _, _ = b.Do(ctx, fn) }, "Do nil": func() { _, _ = b.Do(ctx, nil) }, "Try": func() { b.Try(ctx, fn) },
+				"DoOr": func() { _, _ = b.DoOr(ctx, fn, nil) }, "Wrap": func() { b.Wrap(fn) }, "Circuit": func() { b.Circuit() },
+				"Name": func() { b.Name() }, "State": func() { b.State() }, "Ready": func() { b.Ready() },
+				"Snapshot": func() { b.Snapshot() }, "Close": func() { _ = b.Close() },
+			} {
+				require.Contains(t, fmt.Sprint(breakertest.PanicOf(use)), "Breaker", name)
+			}
+		}
+	})
+	t.Run("nil hooks and a nil alternative", func(t *testing.T) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithHooks(breaker.Hooks{}))
+			r.Trip()
+			r.Rejected()
+			_, err := r.B.DoOr(w.Context(), func(context.Context) (int, error) { return 1, nil }, nil)
+			require.ErrorIs(w, err, breaker.ErrOpen)
+		})
+	})
+}
+
+// BC-145.
+func TestExtremesThatAreAllowedWork(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		const century = 100 * 365 * 24 * time.Hour
+		r := w.R0(breaker.WithOpenTimeout(century), breaker.WithProbeLease(century), breaker.WithRamp(century), breaker.WithOpenHint(century), breaker.WithFailureThreshold(1))
+		r.Trip()
+		require.Equal(w, century, r.Rejected().RetryAfter())
+		r.C.OfferProbe()
+		r.Gate()
+		require.Equal(w, century, r.Rejected().RetryAfter())
+	})
+}
+
+// BC-147.
+func TestRebuildingDoesNotForget(t *testing.T) {
+	t.Run("half-open, with its progress and its probe", func(t *testing.T) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			r := w.R0(breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(2))
+			r.Trip()
+			w.At(10 * time.Second)
+			r.Succeeds(1)
+			probe := r.Gate()
+			require.NoError(w, r.C.Configure(breaker.WithHalfOpenProbes(1)))
+			require.ErrorIs(w, r.Rejected(), breaker.ErrTooManyProbes)
+			probe.Finish(nil)
+			r.Succeeds(1)
+			r.Is(breaker.Closed)
+		})
+	})
+	t.Run("views share the circuit", func(t *testing.T) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			r := w.R0()
+			texts := breaker.Must(breaker.Over[string](r.C))
+			again := breaker.Must(breaker.Over[int](r.C, breaker.WithTimeout(time.Hour)))
+			_, _ = texts.Do(w.Context(), func(context.Context) (string, error) { return "", breakertest.ErrBoom })
+			_, _ = again.Do(w.Context(), func(context.Context) (int, error) { return 0, breakertest.ErrBoom })
+			r.Fails(1)
+			_, err := texts.Do(w.Context(), func(context.Context) (string, error) { return "", nil })
+			require.ErrorIs(w, err, breaker.ErrOpen)
+			require.Same(w, r.C, texts.Circuit())
+			require.NoError(w, texts.Close())
+			require.Equal(w, "test", again.Name())
+		})
+	})
+	t.Run("applying what is in force changes nothing", func(t *testing.T) {
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			for name, policy := range policies() {
+				r := w.R0(policy, breaker.WithOpenBackoff(2, time.Hour, 0), breaker.WithMaxInFlight(50))
+				r.Fails(9)
+				config := r.C.Config()
+				require.NoError(w, r.C.Configure(config.Options()...))
+				require.Equal(w, config, r.C.Config())
+				r.Is(breaker.Closed)
+				r.Fails(1)
+				require.Equal(w, breaker.Open, r.C.State(), name)
+			}
+		})
+	})
+}
+
+// K33.
+func TestCircuitsAreIsolated(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		shared := []breaker.Option{breaker.WithFailureWindow(60 * time.Second), breaker.WithOpenTimeout(15 * time.Second)}
+		a, b := w.Circuit(shared...), w.Circuit(shared...)
+		a.Trip()
+		b.Is(breaker.Closed)
+		b.Succeeds(10)
+		b.Fails(4)
+		b.Is(breaker.Closed)
+		require.EqualValues(w, 5, a.C.Snapshot().Totals.Failures)
+		require.EqualValues(w, 4, b.C.Snapshot().Totals.Failures)
+		require.NoError(w, a.C.Configure(breaker.WithFailureThreshold(1)))
+		require.Equal(w, 5, b.C.Config().FailureThreshold)
+	})
+}
+
+// Changing the configuration raced with calls.
+func TestConfigureWhileCalling(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		r := w.R0(breaker.WithOpenTimeout(time.Microsecond))
+		settings := [][]breaker.Option{
+			{breaker.WithFailureThreshold(2)},
+			{breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.LastCalls(10)))},
+			{breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.Last(time.Second)), breaker.FailureCount(5, time.Second))},
+			{breaker.WithTrip(breaker.SlowCallRate(time.Second, 0.5, 5, breaker.LastCalls(10)))},
+			{breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(c breaker.Counts) bool { return c.Failures > 3 }))},
+			{breaker.WithMaxInFlight(3)},
+			{breaker.WithMaxInFlight(0)},
+			{breaker.WithRamp(time.Second)},
+			{breaker.WithRamp(0), breaker.WithSuccessThreshold(1)},
+			{breaker.WithMode(breaker.Shadow)},
+			{breaker.WithMode(breaker.Auto)},
+		}
+		var finished, rejected atomic.Uint64
+		var all sync.WaitGroup
+		for g := range 8 {
+			all.Go(func() {
+				for i := range 2000 {
+					err := error(nil)
+					if (g+i)%3 == 0 {
+						err = breakertest.ErrBoom
+					}
+					var got error
+					v := breakertest.PanicOf(func() { got = r.C.Run(context.Background(), func(context.Context) error { return err }) })
+					if !assert.Nil(w, v, "a call panicked by itself") {
+						return
+					}
+					if errors.Is(got, breaker.ErrOpen) || errors.Is(got, breaker.ErrTooManyInFlight) {
+						rejected.Add(1)
+						continue
+					}
+					finished.Add(1)
+				}
+			})
+		}
+		for g := range 2 {
+			all.Go(func() {
+				for i := range 300 {
+					assert.NoError(w, r.C.Configure(settings[(g+i)%len(settings)]...))
+					_ = r.C.Config()
+					s := r.C.Snapshot()
+					assert.LessOrEqual(w, s.Counts.Failures, s.Totals.Failures)
+					_, _ = r.C.State(), r.C.Ready()
+					runtime.Gosched()
+				}
+			})
+		}
+		all.Wait()
+		totals := r.C.Snapshot().Totals
+		require.Equal(w, finished.Load(), totals.Calls)
+		require.Equal(w, rejected.Load(), totals.Rejected)
+		r.Idle()
 	})
 }

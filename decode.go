@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,7 +36,7 @@ import (
 //	mode: auto                                # forced-open, forced-closed, shadow
 //	health_check: {enabled: true, interval: 10s, timeout: 5s, jitter: 0s}
 //
-// A duration is a string as [time.ParseDuration] reads it. As a whole number of milliseconds it has a key that ends in
+// A duration is a string as [time.ParseDuration] reads it, or a [time.Duration]. As a whole number of milliseconds it has a key that ends in
 // _ms: open_timeout_ms, health_check.interval_ms. Numbers may be of any type that decoders use; where a whole number is
 // wanted, 1e3 is one and 1.5 is not. A condition under trip needs all of its keys, and last or last_calls.
 //
@@ -59,7 +60,7 @@ func ParseConfig(m map[string]any) (Config, error) {
 	return c, nil
 }
 
-// fields is the keys of a table with where their values go: a pointer, or the fields of a table within it.
+// fields maps the keys of a table to where their values go: a pointer, or the fields of a table within it.
 type fields map[string]any
 
 func (c *Config) fields() fields {
@@ -218,6 +219,9 @@ func (p *parser) trips(at string, v any, to *[]TripCondition) {
 		p.wrong(at, "a list", v)
 		return
 	}
+	if len(list) == 0 {
+		p.fault(at, "must name at least one condition, got none")
+	}
 	for i, v := range list {
 		*to = append(*to, p.trip(fmt.Sprintf("%s[%d]", at, i), v))
 	}
@@ -295,7 +299,7 @@ func describe(v any) string {
 		return "nothing"
 	case string:
 		return strconv.Quote(v)
-	case bool, int, int64, uint64, float64, textNumber:
+	case bool, textNumber, int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64, float32, float64:
 		return fmt.Sprint(v)
 	case []any, []map[string]any:
 		return "a list"
@@ -332,35 +336,42 @@ type textNumber interface {
 }
 
 func readNumber(v any) (float64, bool) {
-	switch v := v.(type) {
-	case float64:
-		return v, true
-	case int:
-		return float64(v), true
-	case int64:
-		return float64(v), true
-	case uint64:
-		return float64(v), true
-	case textNumber:
-		f, err := v.Float64()
+	if n, ok := v.(textNumber); ok {
+		f, err := n.Float64()
 		return f, err == nil
+	}
+	switch r := reflect.ValueOf(v); {
+	case r.CanFloat():
+		return r.Float(), true
+	case isDuration(v): // a Duration would be read as nanoseconds
+		return 0, false
+	case r.CanInt():
+		return float64(r.Int()), true
+	case r.CanUint():
+		return float64(r.Uint()), true
 	}
 	return 0, false
 }
 
+func isDuration(v any) bool {
+	_, ok := v.(time.Duration)
+	return ok
+}
+
 // readWhole reads a number that has no fraction and fits.
 func readWhole(v any) (int64, bool) {
-	switch v := v.(type) {
-	case int:
-		return int64(v), true
-	case int64:
-		return v, true
-	case uint64:
-		return int64(v), v <= math.MaxInt64
-	case textNumber:
-		if n, err := v.Int64(); err == nil {
+	if n, ok := v.(textNumber); ok {
+		if n, err := n.Int64(); err == nil {
 			return n, true
 		}
+	}
+	switch r := reflect.ValueOf(v); {
+	case isDuration(v):
+		return 0, false
+	case r.CanInt():
+		return r.Int(), true
+	case r.CanUint():
+		return int64(r.Uint()), r.Uint() <= math.MaxInt64
 	}
 	f, ok := readNumber(v)
 	ok = ok && f == math.Trunc(f) && f >= math.MinInt64 && f < -math.MinInt64 // false for NaN
@@ -382,6 +393,9 @@ func readMillis(v any) (millis, bool) {
 }
 
 func readDuration(v any) (time.Duration, bool) {
+	if d, ok := v.(time.Duration); ok {
+		return d, true
+	}
 	s, ok := v.(string)
 	d, err := time.ParseDuration(s)
 	return d, ok && err == nil

@@ -82,7 +82,6 @@ func TestParseConfigReadsEverySetting(t *testing.T) {
 			func(c *breaker.Config) {
 				c.HealthCheck = breaker.HealthCheck{Enabled: true, Interval: time.Second, Timeout: 2 * time.Second, Jitter: 3 * time.Second}
 			}},
-		{"no trip", table{"trip": []any{}}, nil},
 		{"trip", table{"trip": []any{
 			table{"consecutive_failures": 5},
 			table{"failure_count": table{"failures": 10, "within": "1m"}},
@@ -203,8 +202,8 @@ func TestParseConfigNamesWhatIsWrong(t *testing.T) {
 			`open_backoff.factor: must be a number, got "2"`,
 			"open_backoff.jitter: must be a number, got false",
 			"trip: must be a list, got nothing"}},
-		{"what no decoder gives", table{"failure_threshold": int8(5), "health_check": struct{}{}}, []string{
-			"failure_threshold: must be a whole number of 64 bits, got a value of type int8",
+		{"what no decoder gives", table{"failure_threshold": complex64(5), "health_check": struct{}{}}, []string{
+			"failure_threshold: must be a whole number of 64 bits, got a value of type complex64",
 			"health_check: must be a table, got a value of type struct {}"}},
 		{"ranges", table{"failure_threshold": 0, "failure_window": "-1s", "success_threshold": -1, "half_open_probes": 0, "open_timeout": "-5s",
 			"open_hint_ms": -1, "probe_lease": "0s", "ramp": "-1ns", "max_in_flight": -1,
@@ -519,4 +518,35 @@ func FuzzParseConfig(f *testing.F) {
 			cfgCallAFewTimes(t, c)
 		}
 	})
+}
+
+// A map written in Go, or by a decoder of a less common kind, holds numbers of any type.
+func TestParseConfigTakesNumbersOfAnyType(t *testing.T) {
+	type percent float32
+	for _, five := range []any{5, int8(5), int16(5), int32(5), int64(5), uint(5), uint8(5), uint16(5), uint32(5), uint64(5), float32(5), 5.0, json.Number("5")} {
+		c, err := breaker.ParseConfig(map[string]any{"failure_threshold": five, "open_timeout_ms": five})
+		require.NoError(t, err, "%T", five)
+		require.Equal(t, 5, c.FailureThreshold, "%T", five)
+		require.Equal(t, 5*time.Millisecond, c.OpenTimeout, "%T", five)
+	}
+	c, err := breaker.ParseConfig(map[string]any{
+		"trip":         []any{map[string]any{"failure_rate": map[string]any{"rate": percent(0.5), "min_calls": uint16(20), "last": 10 * time.Second}}},
+		"open_timeout": time.Minute,
+	})
+	require.NoError(t, err)
+	require.Equal(t, []breaker.TripCondition{breaker.FailureRate(0.5, 20, breaker.Last(10*time.Second))}, c.Trip)
+	require.Equal(t, time.Minute, c.OpenTimeout)
+
+	_, err = breaker.ParseConfig(map[string]any{"failure_threshold": 5 * time.Second, "open_timeout_ms": 5 * time.Second, "ramp": int32(5)})
+	require.ErrorContains(t, err, "failure_threshold: must be a whole number")
+	require.ErrorContains(t, err, "open_timeout_ms: must be a whole number of milliseconds")
+	require.ErrorContains(t, err, `ramp: must be a duration such as "30s" (milliseconds go under ramp_ms), got 5`)
+}
+
+// An empty list of conditions is refused, as an empty WithTrip is: no circuit could mean it.
+func TestParseConfigRefusesAnEmptyTrip(t *testing.T) {
+	for _, empty := range []any{[]any{}, []map[string]any{}} {
+		_, err := breaker.ParseConfig(map[string]any{"trip": empty})
+		require.EqualError(t, err, "breaker: trip: must name at least one condition, got none")
+	}
 }

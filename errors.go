@@ -7,20 +7,20 @@ import (
 )
 
 var (
-	// ErrOpen is what every rejection by a circuit is (errors.Is): the circuit is open or forced open, has no probe slot
-	// left, or admits only a share of the calls after closing. The error itself is an [*OpenError].
+	// ErrOpen matches (errors.Is) every rejection by a circuit: it is open or forced open, has no free probe slot, or
+	// admits only a part of the calls after closing (WithRamp). The error itself is an [*OpenError].
 	ErrOpen = errors.New("breaker: circuit is open")
 
-	// ErrTooManyProbes is, besides ErrOpen, what a rejection is while the circuit is half-open and every probe slot is taken.
+	// ErrTooManyProbes matches, besides ErrOpen, a rejection by a half-open circuit whose probe slots are all in use.
 	ErrTooManyProbes = errors.New("breaker: every probe slot is taken")
 
-	// ErrTooManyInFlight is the rejection of a call above [WithMaxInFlight]. It is not ErrOpen: the dependency is not known
-	// to be down, it has enough to do.
+	// ErrTooManyInFlight is the rejection of a call above [WithMaxInFlight]. It is not ErrOpen: the dependency is busy,
+	// and not known to have failed.
 	ErrTooManyInFlight = errors.New("breaker: too many calls in flight")
 
-	// ErrUnacceptable stands for the missing error of a call that counted as Failure and returned none: a value that
-	// [WithResult] refused, or one that came after the attempt's own timeout. Fallbacks, hooks and Cause see it; the caller
-	// gets the value and a nil error.
+	// ErrUnacceptable takes the place of the error for a call that is a Failure but returned none: [WithResult] refused
+	// its value, or it took longer than WithTimeout. Fallbacks, hooks and Cause get it; the caller gets the value and a
+	// nil error.
 	ErrUnacceptable = errors.New("breaker: unacceptable result")
 
 	// ErrGoexit is returned by a function made by [Detach] whose inner function ended its goroutine with runtime.Goexit.
@@ -29,7 +29,7 @@ var (
 	// ErrNilFunc is returned for a nil function, in every state and mode and before anything is counted or taken.
 	ErrNilFunc = errors.New("breaker: nil func")
 
-	// The causes of what brought no error.
+	// The causes of failures that returned no error.
 	errAbnormal = errors.New("breaker: call ended by panic or runtime.Goexit")
 	errSlowCall = errors.New("breaker: slow call")
 )
@@ -47,11 +47,11 @@ type OpenError struct {
 	Cause   error     // the failure that opened the circuit, nil in Closed; not unwrapped, it was another call's
 
 	probes bool      // every probe slot was taken
-	at     int64     // Until, on the circuit's timeline; never when unknown
+	at     int64     // Until on the circuit's timeline; never if unknown
 	time   *timeline // nil for an OpenError made elsewhere
 }
 
-// Error names the circuit and why it rejects. It never holds the text of Cause, which may carry what the dependency was asked.
+// Error names the circuit and why it rejects. It leaves out the text of Cause, which may hold data of another call.
 func (e *OpenError) Error() string {
 	switch {
 	case e.Mode == ForcedOpen:
@@ -64,12 +64,13 @@ func (e *OpenError) Error() string {
 	return fmt.Sprintf("breaker: circuit %q is open", e.Circuit)
 }
 
-// Is reports whether target is ErrOpen, or ErrTooManyProbes where that was the reason.
+// Is reports whether target is ErrOpen, or ErrTooManyProbes if that is the reason.
 func (e *OpenError) Is(target error) bool {
 	return target == ErrOpen || e.probes && target == ErrTooManyProbes
 }
 
-// RetryAfter is the time left until the next probe is due, by the circuit's clock. It is never negative, and 0 when unknown.
+// RetryAfter is the time left until the next probe is due, by the circuit's clock. It is never negative, and 0 when
+// unknown.
 func (e *OpenError) RetryAfter() time.Duration {
 	switch {
 	case e.time == nil && e.Until.IsZero(), e.at == never:

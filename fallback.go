@@ -16,8 +16,8 @@ import (
 // Ignored outcome, or after the caller's own cancel. Everything is settled before the first one runs: what it does never
 // counts against the circuit. If all fail, the error is the call's and theirs together.
 
-// WithFallback adds a fallback. f is told what it stands in for: the call's error, or [ErrUnacceptable]. name is the
-// Rescue that Result and the totals show.
+// WithFallback adds a fallback. f gets the error that it is called for: the call's error, or [ErrUnacceptable]. name is
+// the Rescue that Result and the totals show.
 func WithFallback[T any](name string, f func(context.Context, error) (T, error)) Option {
 	return fallbackOption[T]("Fallback", Rescue(name), name, f == nil, f)
 }
@@ -29,8 +29,8 @@ func WithFallbackValue[T any](v T) Option {
 	})
 }
 
-// WithFailover adds a fallback that asks somebody else: any function, for example backup.Wrap(fn), which brings the
-// circuit of the backup. The Rescue is "failover"; name tells failovers apart in errors.
+// WithFailover adds a fallback that calls another dependency: any function, for example backup.Wrap(fn), which goes
+// through the circuit of the backup. The Rescue is "failover"; name tells failovers apart in errors.
 func WithFailover[T any](name string, f func(context.Context) (T, error)) Option {
 	return fallbackOption("Failover", RescueFailover, name, f == nil, func(ctx context.Context, _ error) (T, error) {
 		v, err := f(ctx)
@@ -75,14 +75,14 @@ type lastGoodDraft struct {
 	cache any
 }
 
-// LastGoodSize sets how many keys the memory keeps; the one that was used least recently goes first. Default 1,024.
+// LastGoodSize sets how many keys are kept in memory; the least recently used is dropped first. Default 1,024.
 func LastGoodSize(n int) LastGoodOption {
 	return func(d *lastGoodDraft, f *faults) { f.between("LastGoodSize", n, 1, maxCount); d.size = n }
 }
 
-// LastGoodCache keeps the answers in c instead of in memory. A cache that is slow or fails never holds up a caller:
-// storing goes on behind its back, at most 16 at a time, and looking up is given 100ms. Its errors go to the StoreError
-// hook.
+// LastGoodCache keeps the answers in c instead of in memory. A cache that is slow or fails does not delay a caller for
+// long: values are stored in the background, at most 16 at a time, and a lookup ends after 100ms. Its errors go to the
+// StoreError hook.
 func LastGoodCache[T any](c Cache[T]) LastGoodOption {
 	return func(d *lastGoodDraft, f *faults) {
 		if isNil(c) {
@@ -97,15 +97,15 @@ func LastGoodCache[T any](c Cache[T]) LastGoodOption {
 type Cache[T any] interface {
 	// Get returns the value of a key, and whether there is one.
 	Get(ctx context.Context, key string) (T, bool, error)
-	// Set keeps a value for ttl, unless it holds one for the key that started later. started is when the call that brought
-	// the value started.
+	// Set keeps a value for ttl, unless it holds one for the key that started later. started is when the call that
+	// brought the value started.
 	Set(ctx context.Context, key string, value T, started time.Time, ttl time.Duration) error
 }
 
 // fallback is one of a breaker's fallbacks.
 type fallback[T any] struct {
 	kind Rescue
-	// answer returns no answer and no error where it has nothing to say.
+	// answer tries to answer. Without an answer and without an error, it does not apply to this call.
 	answer func(ctx context.Context, cause error) (v T, ok bool, err error)
 }
 
@@ -140,8 +140,8 @@ func (*lastGood[T]) typ() reflect.Type     { return reflect.TypeFor[T]() }
 func (boundFallback[T]) option() string    { return "Fallback" }
 func (*lastGood[T]) option() string        { return "LastGood" }
 
-// bindFallbacks turns what the options left into fallbacks of the breaker's type.
-func bindFallbacks[T any](p *plan[T], d *draft) {
+// bindFallbacks turns the draft's fallbacks into those of the breaker's type. Another type is a fault.
+func bindFallbacks[T any](p *callPolicy[T], d *draft) {
 	want := reflect.TypeFor[T]()
 	for _, f := range d.call.fallbacks {
 		switch f := f.(type) {
@@ -165,19 +165,19 @@ func bindFallbacks[T any](p *plan[T], d *draft) {
 	}
 }
 
-// rescue lets the fallbacks answer, and alt after them.
+// rescue calls the fallbacks in their order, and alt after them, until one answers.
 func (b *Breaker[T]) rescue(ctx context.Context, r Result[T], alt func(context.Context, error) (T, error)) Result[T] {
 	cause := r.Err
 	if cause == nil {
 		cause = ErrUnacceptable
 	}
 	errs := []error{cause}
-	if b.plan != nil {
-		for i := range b.plan.fallbacks {
-			if ctx.Err() == context.Canceled { // during the one before
+	if b.policy != nil {
+		for i := range b.policy.fallbacks {
+			if ctx.Err() == context.Canceled { // while the one before was running
 				break
 			}
-			f := &b.plan.fallbacks[i]
+			f := &b.policy.fallbacks[i]
 			v, ok, err := f.answer(ctx, cause)
 			if ok {
 				return b.rescued(ctx, r, f.kind, cause, v)
@@ -204,7 +204,7 @@ func (b *Breaker[T]) rescued(ctx context.Context, r Result[T], kind Rescue, caus
 	return r
 }
 
-// notRescued adds the error of a fallback that failed; one that had nothing to say has none.
+// notRescued adds the error of a fallback that failed; one that did not apply has none.
 func (b *Breaker[T]) notRescued(ctx context.Context, kind Rescue, errs []error, err error) []error {
 	if err == nil {
 		return errs
@@ -221,7 +221,7 @@ type lastGood[T any] struct {
 	cache   Cache[T] // nil: memory
 	memory  *memCache[T]
 	circuit *Circuit
-	storing chan struct{} // a place for each Set of cache under way
+	storing chan struct{} // a semaphore for the calls of cache.Set in progress
 }
 
 const (
@@ -230,8 +230,8 @@ const (
 	cacheSetters  = 16
 )
 
-// withMemory is the plan for one view of c: each has a memory of its own, by the circuit's clock.
-func (p *plan[T]) withMemory(c *Circuit) *plan[T] {
+// withMemory is a copy of the policy for one breaker of c, with a memory of its own that goes by the circuit's clock.
+func (p *callPolicy[T]) withMemory(c *Circuit) *callPolicy[T] {
 	own := *p
 	own.lastGood = make([]*lastGood[T], len(p.lastGood))
 	own.fallbacks = slices.Clone(p.fallbacks)
@@ -271,7 +271,7 @@ func (g *lastGood[T]) keep(ctx context.Context, v T, started int64) {
 	select {
 	case g.storing <- struct{}{}:
 		go g.store(context.WithoutCancel(ctx), key, v, started)
-	default: // it is too slow for what comes; a later answer will do
+	default: // the cache is too slow for the rate of answers: this one is dropped
 	}
 }
 
@@ -300,7 +300,7 @@ func (g *lastGood[T]) answer(ctx context.Context, _ error) (v T, ok bool, err er
 	return g.lookUp(ctx, key)
 }
 
-// found is what a cache said.
+// found is what a cache returned.
 type found[T any] struct {
 	v   T
 	ok  bool
@@ -331,7 +331,7 @@ func (g *lastGood[T]) lookUp(caller context.Context, key string) (v T, ok bool, 
 	return f.v, f.ok, nil
 }
 
-// memCache keeps a bounded number of values; the one used least recently goes first.
+// memCache keeps a bounded number of values in memory; the least recently used is dropped first.
 type memCache[T any] struct {
 	size int
 	time *timeline

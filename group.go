@@ -44,7 +44,7 @@ type Group[T any] struct {
 type groupBase[T any] struct {
 	draft    draft
 	settings *settings
-	plan     *plan[T]
+	plan     *callPolicy[T]
 }
 
 // member is the circuit of a key, and its place in the table. It is one allocation.
@@ -100,7 +100,7 @@ type groupDraft struct {
 func NewGroup[T any](opts ...Option) (*Group[T], error) {
 	d := &draft{cfg: DefaultConfig(), group: groupDraft{maxKeys: 10_000, idleAfter: 10 * time.Minute}}
 	d.take("NewGroup", scopeCircuit|scopeFixed|scopeCall|scopeGroup, opts)
-	p := newPlan[T](d)
+	p := newCallPolicy[T](d)
 	d.checkTwoStep(d.group.twoStep, false)
 	if err := d.faults.err(); err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (g *Group[T]) Get(key string) *Breaker[T] {
 func (g *Group[T]) Do(ctx context.Context, key string, fn func(context.Context) (T, error)) (T, error) {
 	m := g.find(key)
 	if m == nil { // for a call that will not be made none is made
-		if err := entry(ctx, fn == nil); err != nil {
+		if err := precheck(ctx, fn == nil); err != nil {
 			var none T
 			return none, err
 		}
@@ -280,7 +280,7 @@ func (g *Group[T]) build(key string) *member[T] {
 		m.own.name = key
 		m.own.watched = true // whether it is busy decides whether it may go
 		m.own.init(s, d)
-		m.Breaker = p.bound(&m.own)
+		m.Breaker = p.bind(&m.own)
 		m.usedAt.Store(m.own.m.now)
 		g.add(m)
 		g.refresh(m, base)
@@ -310,13 +310,13 @@ func (g *Group[T]) revive(key string) *member[T] {
 func (g *Group[T]) refresh(m *member[T], has *groupBase[T]) {
 	for base := g.base.Load(); base != has; base = g.base.Load() {
 		s, _, _ := g.settingsFor(base, m.own.name)
-		m.own.put(s)
+		m.own.replaceSettings(s)
 		has = base
 	}
 }
 
 // settingsFor is the configuration of a key.
-func (g *Group[T]) settingsFor(base *groupBase[T], key string) (*settings, *plan[T], *draft) {
+func (g *Group[T]) settingsFor(base *groupBase[T], key string) (*settings, *callPolicy[T], *draft) {
 	if g.perKey == nil {
 		return base.settings, base.plan, &base.draft
 	}
@@ -328,11 +328,11 @@ func (g *Group[T]) settingsFor(base *groupBase[T], key string) (*settings, *plan
 	d := base.draft
 	d.call.fallbacks = slices.Clip(d.call.fallbacks)
 	d.take("PerKey", scopeCircuit|scopeSnapshot|scopeCall, opts)
-	p := newPlan[T](&d)
+	p := newCallPolicy[T](&d)
 	d.checkTwoStep(d.group.twoStep, false)
 	if err := d.faults.err(); err != nil {
 		err = fmt.Errorf("breaker: options of key %q: %w", key, err)
-		base.settings.report(key, "PerKey", err)
+		base.settings.logUnreturned(key, "PerKey", err)
 		base.settings.hookStoreError(key, err)
 		return base.settings, base.plan, &base.draft
 	}

@@ -16,12 +16,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
+	"github.com/breakerkit/breaker/internal/testenv"
 )
 
 // group makes a group by the world's clock: 3 failures open a circuit for 10s, 1 success closes it.
-func (w *rfgWorld) group(opts ...breaker.Option) *breaker.Group[int] {
+func group(w *breakertest.World, opts ...breaker.Option) *breaker.Group[int] {
 	w.Helper()
-	g, err := breaker.NewGroup[int](w.options(append([]breaker.Option{
+	g, err := breaker.NewGroup[int](w.Options(append([]breaker.Option{
 		breaker.WithFailureThreshold(3),
 		breaker.WithSuccessThreshold(1),
 		breaker.WithOpenTimeout(10 * time.Second),
@@ -31,34 +33,34 @@ func (w *rfgWorld) group(opts ...breaker.Option) *breaker.Group[int] {
 	return g
 }
 
-// rfgFail makes n failing calls.
-func rfgFail(t require.TestingT, b *breaker.Breaker[int], n int) {
+// failTimes makes n failing calls.
+func failTimes(t require.TestingT, b *breaker.Breaker[int], n int) {
 	for range n {
-		_, err := b.Do(context.Background(), rfgAnswer(0, errBoom))
-		require.ErrorIs(t, err, errBoom)
+		_, err := b.Do(context.Background(), answering(0, breakertest.ErrBoom))
+		require.ErrorIs(t, err, breakertest.ErrBoom)
 	}
 }
 
-// rfgFill calls n new keys once.
-func rfgFill(t require.TestingT, g *breaker.Group[int], prefix string, n int) {
+// fillGroup calls n new keys once.
+func fillGroup(t require.TestingT, g *breaker.Group[int], prefix string, n int) {
 	for i := range n {
-		_, err := g.Do(context.Background(), fmt.Sprint(prefix, i), rfgAnswer(i, nil))
+		_, err := g.Do(context.Background(), fmt.Sprint(prefix, i), answering(i, nil))
 		require.NoError(t, err)
 	}
 }
 
-// rfgEvict fills a group until a key has gone.
-func rfgEvict(t require.TestingT, g *breaker.Group[int], key string) {
+// evict fills a group until a key has gone.
+func evict(t require.TestingT, g *breaker.Group[int], key string) {
 	for i := range 1000 {
 		if _, ok := g.Lookup(key); !ok {
 			return
 		}
-		rfgFill(t, g, fmt.Sprint("in place of ", key, " ", i, " "), 1)
+		fillGroup(t, g, fmt.Sprint("in place of ", key, " ", i, " "), 1)
 	}
 	require.FailNow(t, "it never goes", key)
 }
 
-func rfgKeys(g *breaker.Group[int]) []string {
+func keysOf(g *breaker.Group[int]) []string {
 	var keys []string
 	for key := range g.All() {
 		keys = append(keys, key)
@@ -68,8 +70,8 @@ func rfgKeys(g *breaker.Group[int]) []string {
 }
 
 func TestK32_OneLazilyMadeCircuitPerKey(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
-		g := w.group()
+	breakertest.BothWaiting(t, func(w *breakertest.World) {
+		g := group(w)
 		_, ok := g.Lookup("x")
 		require.False(w, ok)
 		require.Zero(w, g.Len(), "asking makes none")
@@ -92,20 +94,20 @@ func TestK32_OneLazilyMadeCircuitPerKey(t *testing.T) {
 		require.Equal(w, 2, g.Len())
 	})
 	t.Run("the empty key is a key", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			g := w.group()
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
+			g := group(w)
 			require.Same(w, g.Get(""), g.Get(""))
-			rfgFail(w, g.Get(""), 3)
-			_, err := g.Do(w.Context(), "", rfgAnswer(0, nil))
+			failTimes(w, g.Get(""), 3)
+			_, err := g.Do(w.Context(), "", answering(0, nil))
 			require.ErrorIs(w, err, breaker.ErrOpen)
 		})
 	})
 	t.Run("odd keys", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			g := w.group()
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
+			g := group(w)
 			keys := []string{"\x00", "a\xff", "ä", "a b", "a/b", "A", "a", string(make([]byte, 10_000))}
 			for i, key := range keys {
-				rfgFail(w, g.Get(key), i%2+1)
+				failTimes(w, g.Get(key), i%2+1)
 			}
 			for i, key := range keys {
 				require.EqualValues(w, i%2+1, g.Get(key).Snapshot().ConsecutiveFailures, "%.10q", key)
@@ -115,66 +117,66 @@ func TestK32_OneLazilyMadeCircuitPerKey(t *testing.T) {
 }
 
 func TestK33_KeysAreIsolated(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
-		g := w.group()
+	breakertest.BothWaiting(t, func(w *breakertest.World) {
+		g := group(w)
 		g.Get("b")
 		for range 3 {
-			_, err := g.Do(w.Context(), "a", rfgAnswer(0, errBoom))
-			require.Equal(w, errBoom, err)
+			_, err := g.Do(w.Context(), "a", answering(0, breakertest.ErrBoom))
+			require.Equal(w, breakertest.ErrBoom, err)
 		}
 		require.Equal(w, breaker.Open, g.Get("a").State())
 		require.Equal(w, breaker.Closed, g.Get("b").State())
-		_, err := g.Do(w.Context(), "a", rfgAnswer(0, nil))
+		_, err := g.Do(w.Context(), "a", answering(0, nil))
 		var open *breaker.OpenError
 		require.ErrorAs(w, err, &open)
 		require.Equal(w, "a", open.Circuit)
-		v, err := g.Do(w.Context(), "b", rfgAnswer(7, nil))
+		v, err := g.Do(w.Context(), "b", answering(7, nil))
 		require.NoError(w, err)
 		require.Equal(w, 7, v)
 	})
 }
 
 func TestK34_GroupSettingsCanBeSwapped(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
-		g := w.group()
-		rfgFail(w, g.Get("a"), 2)
-		rfgFail(w, g.Get("open"), 3)
+	breakertest.BothWaiting(t, func(w *breakertest.World) {
+		g := group(w)
+		failTimes(w, g.Get("a"), 2)
+		failTimes(w, g.Get("open"), 3)
 		require.NoError(w, g.Configure(breaker.WithFailureThreshold(5), breaker.WithOpenTimeout(time.Hour)))
 		for _, key := range []string{"a", "open", "new"} {
 			require.Equal(w, 5, g.Get(key).Circuit().Config().FailureThreshold, key)
 		}
 		require.Equal(w, breaker.Open, g.Get("open").State(), "the state survives")
-		require.Equal(w, 10*time.Second, g.Get("open").Snapshot().Until.Sub(w.start), "and the remaining time")
+		require.Equal(w, 10*time.Second, g.Get("open").Snapshot().Until.Sub(w.Start), "and the remaining time")
 		require.EqualValues(w, 2, g.Get("a").Snapshot().ConsecutiveFailures, "and the counts")
-		rfgFail(w, g.Get("a"), 2)
+		failTimes(w, g.Get("a"), 2)
 		require.Equal(w, breaker.Closed, g.Get("a").State())
-		rfgFail(w, g.Get("a"), 1)
+		failTimes(w, g.Get("a"), 1)
 		require.Equal(w, breaker.Open, g.Get("a").State())
 
 		require.NoError(w, g.Configure(breaker.WithFailureThreshold(1)))
 		g.Get("new").Circuit().Reset()
-		rfgFail(w, g.Get("new"), 1)
+		failTimes(w, g.Get("new"), 1)
 		require.Equal(w, breaker.Open, g.Get("new").State())
-		require.Equal(w, time.Hour, g.Get("new").Snapshot().Until.Sub(w.start), "what an earlier Configure set stays")
+		require.Equal(w, time.Hour, g.Get("new").Snapshot().Until.Sub(w.Start), "what an earlier Configure set stays")
 	})
 	t.Run("nonsense changes nothing", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			g := w.group()
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
+			g := group(w)
 			g.Get("a")
 			for _, opt := range []breaker.Option{
-				breaker.WithFailureThreshold(0), breaker.WithClock(rfgAskedClock()), breaker.WithHooks(breaker.Hooks{}), breaker.WithSnapshot(breaker.Snapshot{}),
+				breaker.WithFailureThreshold(0), breaker.WithClock(newAskedClock()), breaker.WithHooks(breaker.Hooks{}), breaker.WithSnapshot(breaker.Snapshot{}),
 				breaker.WithRetry(), breaker.WithTimeout(1), breaker.WithFallbackValue(1), breaker.MaxKeys(1), breaker.IdleAfter(1), breaker.PerKey(func(string) []breaker.Option { return nil }), nil,
 			} {
 				require.Error(w, g.Configure(breaker.WithFailureThreshold(9), opt))
 				require.Equal(w, 3, g.Get("a").Circuit().Config().FailureThreshold)
 				require.Equal(w, 3, g.Get("b").Circuit().Config().FailureThreshold)
 			}
-			rfgFaults(w, g.Configure(breaker.WithFailureThreshold(-1), breaker.WithOpenTimeout(-2), breaker.MaxKeys(3)), "FailureThreshold", "-1", "OpenTimeout", "-2ns", "MaxKeys", "Configure")
+			requireTexts(w, g.Configure(breaker.WithFailureThreshold(-1), breaker.WithOpenTimeout(-2), breaker.MaxKeys(3)), "FailureThreshold", "-1", "OpenTimeout", "-2ns", "MaxKeys", "Configure")
 		})
 	})
 	t.Run("PerKey goes on top again", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			g := w.group(breaker.PerKey(func(key string) []breaker.Option {
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
+			g := group(w, breaker.PerKey(func(key string) []breaker.Option {
 				if key == "a" {
 					return []breaker.Option{breaker.WithFailureThreshold(7)}
 				}
@@ -190,10 +192,10 @@ func TestK34_GroupSettingsCanBeSwapped(t *testing.T) {
 	})
 	// A circuit that is being made while the settings change has the new ones.
 	t.Run("a circuit that is being made", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
 			var g *breaker.Group[int]
 			once := true
-			g = w.group(breaker.PerKey(func(string) []breaker.Option {
+			g = group(w, breaker.PerKey(func(string) []breaker.Option {
 				if once {
 					once = false
 					assert.NoError(w, g.Configure(breaker.WithFailureThreshold(9)))
@@ -205,10 +207,10 @@ func TestK34_GroupSettingsCanBeSwapped(t *testing.T) {
 	})
 	// So has one that was evicted, is still held, and comes back.
 	t.Run("a circuit that was away", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			g := w.group(breaker.MaxKeys(2))
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
+			g := group(w, breaker.MaxKeys(2))
 			held := g.Get("held")
-			rfgEvict(w, g, "held")
+			evict(w, g, "held")
 			require.NoError(w, g.Configure(breaker.WithFailureThreshold(9)))
 			require.Same(w, held, g.Get("held"))
 			require.Equal(w, 9, held.Circuit().Config().FailureThreshold)
@@ -217,7 +219,7 @@ func TestK34_GroupSettingsCanBeSwapped(t *testing.T) {
 }
 
 func TestBC58_OneKeyOneCircuit(t *testing.T) {
-	guard(t, patience, func() {
+	breakertest.Guard(t, breakertest.Patience, func() {
 		var g *breaker.Group[int]
 		var built atomic.Int64
 		var asked sync.Map
@@ -240,7 +242,7 @@ func TestBC58_OneKeyOneCircuit(t *testing.T) {
 		for i := range got {
 			all.Go(func() {
 				got[i] = g.Get("api.test:443")
-				_, _ = got[i].Do(context.Background(), rfgAnswer(0, errBoom))
+				_, _ = got[i].Do(context.Background(), answering(0, breakertest.ErrBoom))
 			})
 		}
 		all.Wait()
@@ -255,37 +257,37 @@ func TestBC58_OneKeyOneCircuit(t *testing.T) {
 }
 
 func TestBC117_BoundedAndEvictionNeverOpensTheGate(t *testing.T) {
-	rfgBubble(t, func(w *rfgWorld) {
-		g := w.group(breaker.MaxKeys(1000), breaker.IdleAfter(5*time.Minute), breaker.WithOpenTimeout(10*time.Minute))
-		rfgFail(w, g.Get("X"), 3)
+	breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+		g := group(w, breaker.MaxKeys(1000), breaker.IdleAfter(5*time.Minute), breaker.WithOpenTimeout(10*time.Minute))
+		failTimes(w, g.Get("X"), 3)
 		p, err := g.Get("busy").Circuit().Acquire(w.Context())
 		require.NoError(w, err)
 		hosts := 100_000
-		if testing.Short() || breaker.RaceEnabled {
+		if testenv.Small() {
 			hosts = 10_000
 		}
 		for i := range hosts {
-			_, err := g.Do(w.Context(), fmt.Sprint("host-", i), rfgAnswer(i, nil))
+			_, err := g.Do(w.Context(), fmt.Sprint("host-", i), answering(i, nil))
 			require.NoError(w, err)
 			if i%1000 == 0 {
 				require.LessOrEqual(w, g.Len(), 1000)
 			}
 		}
 		require.Equal(w, 1000, g.Len())
-		w.at(6 * time.Minute)
-		_, err = g.Do(w.Context(), "one more", rfgAnswer(0, nil)) // which looks for room
+		w.At(6 * time.Minute)
+		_, err = g.Do(w.Context(), "one more", answering(0, nil)) // which looks for room
 		require.NoError(w, err)
 		require.Equal(w, 3, g.Len(), "all that were idle have gone")
-		require.Equal(w, []string{"X", "busy", "one more"}, rfgKeys(g))
-		_, err = g.Do(w.Context(), "X", rfgAnswer(0, nil))
+		require.Equal(w, []string{"X", "busy", "one more"}, keysOf(g))
+		_, err = g.Do(w.Context(), "X", answering(0, nil))
 		require.ErrorIs(w, err, breaker.ErrOpen)
 		p.Done(nil)
 		require.EqualValues(w, 1, g.Get("busy").Snapshot().Totals.Successes)
 	})
 	// A result that arrives for a circuit that has gone harms nothing.
 	t.Run("a permit outlives its entry", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			g := w.group(breaker.MaxKeys(1))
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
+			g := group(w, breaker.MaxKeys(1))
 			c := g.Get("a").Circuit()
 			c.Trip(nil)
 			c.OfferProbe()
@@ -293,7 +295,7 @@ func TestBC117_BoundedAndEvictionNeverOpensTheGate(t *testing.T) {
 			require.NoError(w, err)
 			c.Reset() // closed, though the permit is still out
 			g.Get("b")
-			p.Done(errBoom)
+			p.Done(breakertest.ErrBoom)
 			p.Done(nil)
 			require.EqualValues(w, 1, c.Snapshot().Totals.Late)
 		})
@@ -302,18 +304,18 @@ func TestBC117_BoundedAndEvictionNeverOpensTheGate(t *testing.T) {
 
 // What goes first: what is idle; then what is closed, by its failures.
 func TestGroupEvictionOrder(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
-		g := w.group(breaker.MaxKeys(4), breaker.IdleAfter(time.Minute), breaker.WithFailureThreshold(10))
-		rfgFail(w, g.Get("idle, 1 failure"), 1)
-		w.at(time.Minute)
-		rfgFail(w, g.Get("2 failures"), 2)
-		rfgFail(w, g.Get("no failures"), 1)
-		_, err := g.Do(w.Context(), "no failures", rfgAnswer(0, nil))
+	breakertest.BothWaiting(t, func(w *breakertest.World) {
+		g := group(w, breaker.MaxKeys(4), breaker.IdleAfter(time.Minute), breaker.WithFailureThreshold(10))
+		failTimes(w, g.Get("idle, 1 failure"), 1)
+		w.At(time.Minute)
+		failTimes(w, g.Get("2 failures"), 2)
+		failTimes(w, g.Get("no failures"), 1)
+		_, err := g.Do(w.Context(), "no failures", answering(0, nil))
 		require.NoError(w, err)
-		rfgFail(w, g.Get("1 failure"), 1)
+		failTimes(w, g.Get("1 failure"), 1)
 		require.Equal(w, 4, g.Len())
 		for i, gone := range []string{"idle, 1 failure", "no failures", "1 failure", "2 failures"} {
-			rfgFail(w, g.Get(fmt.Sprint("new ", i)), 5)
+			failTimes(w, g.Get(fmt.Sprint("new ", i)), 5)
 			_, ok := g.Lookup(gone)
 			require.False(w, ok, gone)
 			require.Equal(w, 4, g.Len(), "one goes at a time")
@@ -326,13 +328,13 @@ func TestGroupEvictionOrder(t *testing.T) {
 			"rate":              breaker.WithTrip(breaker.FailureRate(1, 10, breaker.Last(10*time.Second))),
 		} {
 			t.Run(name, func(t *testing.T) {
-				rfgBoth(t, func(w *rfgWorld) {
-					g := w.group(breaker.MaxKeys(2), breaker.WithFailureThreshold(10), policy)
-					rfgFail(w, g.Get("old"), 9)
-					w.at(11 * time.Second)
-					rfgFail(w, g.Get("young"), 1)
+				breakertest.BothWaiting(t, func(w *breakertest.World) {
+					g := group(w, breaker.MaxKeys(2), breaker.WithFailureThreshold(10), policy)
+					failTimes(w, g.Get("old"), 9)
+					w.At(11 * time.Second)
+					failTimes(w, g.Get("young"), 1)
 					g.Get("new")
-					require.Equal(w, []string{"new", "young"}, rfgKeys(g))
+					require.Equal(w, []string{"new", "young"}, keysOf(g))
 				})
 			})
 		}
@@ -341,27 +343,27 @@ func TestGroupEvictionOrder(t *testing.T) {
 
 // Open, half-open, forced and busy circuits never go, however long ago they were used.
 func TestGroupNeverEvicts(t *testing.T) {
-	for name, prepare := range map[string]func(w *rfgWorld, b *breaker.Breaker[int]){
-		"open":                  func(w *rfgWorld, b *breaker.Breaker[int]) { rfgFail(w, b, 3) },
-		"tripped by hand":       func(_ *rfgWorld, b *breaker.Breaker[int]) { b.Circuit().Trip(nil) },
-		"half-open":             func(_ *rfgWorld, b *breaker.Breaker[int]) { b.Circuit().Trip(nil); b.Circuit().OfferProbe() },
-		"forced open":           func(_ *rfgWorld, b *breaker.Breaker[int]) { b.Circuit().SetMode(breaker.ForcedOpen) },
-		"forced closed":         func(_ *rfgWorld, b *breaker.Breaker[int]) { b.Circuit().SetMode(breaker.ForcedClosed) },
-		"shadow":                func(_ *rfgWorld, b *breaker.Breaker[int]) { b.Circuit().SetMode(breaker.Shadow) },
-		"busy":                  func(w *rfgWorld, b *breaker.Breaker[int]) { breaker.Must(b.Circuit().Acquire(w.Context())) },
-		"busy after many calls": rfgBusyAfterMany,
+	for name, prepare := range map[string]func(w *breakertest.World, b *breaker.Breaker[int]){
+		"open":                  func(w *breakertest.World, b *breaker.Breaker[int]) { failTimes(w, b, 3) },
+		"tripped by hand":       func(_ *breakertest.World, b *breaker.Breaker[int]) { b.Circuit().Trip(nil) },
+		"half-open":             func(_ *breakertest.World, b *breaker.Breaker[int]) { b.Circuit().Trip(nil); b.Circuit().OfferProbe() },
+		"forced open":           func(_ *breakertest.World, b *breaker.Breaker[int]) { b.Circuit().SetMode(breaker.ForcedOpen) },
+		"forced closed":         func(_ *breakertest.World, b *breaker.Breaker[int]) { b.Circuit().SetMode(breaker.ForcedClosed) },
+		"shadow":                func(_ *breakertest.World, b *breaker.Breaker[int]) { b.Circuit().SetMode(breaker.Shadow) },
+		"busy":                  func(w *breakertest.World, b *breaker.Breaker[int]) { breaker.Must(b.Circuit().Acquire(w.Context())) },
+		"busy after many calls": busyAfterMany,
 	} {
 		t.Run(name, func(t *testing.T) {
-			rfgBoth(t, func(w *rfgWorld) {
-				g := w.group(breaker.MaxKeys(3), breaker.IdleAfter(time.Minute))
+			breakertest.BothWaiting(t, func(w *breakertest.World) {
+				g := group(w, breaker.MaxKeys(3), breaker.IdleAfter(time.Minute))
 				b := g.Get("kept")
 				prepare(w, b)
 				before := b.Snapshot()
 				b = nil
 				for round := range 5 {
-					rfgFill(w, g, fmt.Sprint("fill-", round, "-"), 10)
-					w.at(w.elapsed() + time.Hour)
-					rfgFill(w, g, fmt.Sprint("again-", round, "-"), 10)
+					fillGroup(w, g, fmt.Sprint("fill-", round, "-"), 10)
+					w.At(w.Elapsed() + time.Hour)
+					fillGroup(w, g, fmt.Sprint("again-", round, "-"), 10)
 					runtime.GC()
 					got, ok := g.Lookup("kept")
 					require.True(w, ok)
@@ -376,68 +378,68 @@ func TestGroupNeverEvicts(t *testing.T) {
 	}
 }
 
-func rfgBusyAfterMany(w *rfgWorld, b *breaker.Breaker[int]) {
+func busyAfterMany(w *breakertest.World, b *breaker.Breaker[int]) {
 	ctx := w.Context()
 	for range 100_000 {
-		_, _ = b.Do(ctx, rfgAnswer(0, nil))
+		_, _ = b.Do(ctx, answering(0, nil))
 	}
 	breaker.Must(b.Circuit().Acquire(ctx))
 }
 
 // Idle is what nobody has looked up or called for the whole of the time; it goes when room is looked for.
 func TestGroupIdleEviction(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
-		g := w.group(breaker.MaxKeys(4), breaker.IdleAfter(10*time.Minute))
-		rfgFail(w, g.Get("idle"), 1)
-		rfgFail(w, g.Get("used"), 1)
+	breakertest.BothWaiting(t, func(w *breakertest.World) {
+		g := group(w, breaker.MaxKeys(4), breaker.IdleAfter(10*time.Minute))
+		failTimes(w, g.Get("idle"), 1)
+		failTimes(w, g.Get("used"), 1)
 		held := g.Get("called by its holder")
-		rfgFail(w, held, 1)
+		failTimes(w, held, 1)
 		g.Get("looked up")
 		for range 9 {
-			w.at(w.elapsed() + time.Minute)
+			w.At(w.Elapsed() + time.Minute)
 			g.Get("used")
-			rfgFail(w, held, 1)
-			_, _ = held.Do(w.Context(), rfgAnswer(0, nil))
+			failTimes(w, held, 1)
+			_, _ = held.Do(w.Context(), answering(0, nil))
 			_, ok := g.Lookup("looked up")
 			require.True(w, ok)
 		}
-		w.at(10 * time.Minute)
+		w.At(10 * time.Minute)
 		require.Equal(w, 4, g.Len(), "nothing goes before its time")
-		rfgFail(w, held, 1)
+		failTimes(w, held, 1)
 		g.Get("new")
-		require.Equal(w, []string{"called by its holder", "new", "used"}, rfgKeys(g), "Lookup is no use")
+		require.Equal(w, []string{"called by its holder", "new", "used"}, keysOf(g), "Lookup is no use")
 		require.EqualValues(w, 1, g.Get("used").Snapshot().ConsecutiveFailures)
 	})
 	t.Run("the instant before", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			g := w.group(breaker.MaxKeys(2), breaker.IdleAfter(10*time.Minute))
-			rfgFail(w, g.Get("a"), 2)
-			w.at(10*time.Minute - 1)
-			rfgFail(w, g.Get("b"), 1)
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
+			g := group(w, breaker.MaxKeys(2), breaker.IdleAfter(10*time.Minute))
+			failTimes(w, g.Get("a"), 2)
+			w.At(10*time.Minute - 1)
+			failTimes(w, g.Get("b"), 1)
 			g.Get("c")
-			require.Equal(w, []string{"a", "c"}, rfgKeys(g), "a was not idle yet, and b had the fewest failures")
+			require.Equal(w, []string{"a", "c"}, keysOf(g), "a was not idle yet, and b had the fewest failures")
 		})
 	})
 	// A circuit that was busy and is now used seldom is not idle. One failure keeps it from going for want of room.
 	t.Run("busy, then seldom", func(t *testing.T) {
 		for _, sharded := range []bool{false, true} {
-			rfgBoth(t, func(w *rfgWorld) {
-				g := w.group(breaker.MaxKeys(3), breaker.IdleAfter(10*time.Minute))
+			breakertest.BothWaiting(t, func(w *breakertest.World) {
+				g := group(w, breaker.MaxKeys(3), breaker.IdleAfter(10*time.Minute))
 				if sharded {
 					breaker.Shard(g.Get("a").Circuit())
 				}
 				for range 20_000 {
-					_, _ = g.Do(w.Context(), "a", rfgAnswer(0, nil))
+					_, _ = g.Do(w.Context(), "a", answering(0, nil))
 				}
-				rfgFail(w, g.Get("a"), 1)
+				failTimes(w, g.Get("a"), 1)
 				for i := range 30 {
-					w.at(w.elapsed() + 5*time.Minute)
-					rfgFail(w, g.Get("a"), 1)
+					w.At(w.Elapsed() + 5*time.Minute)
+					failTimes(w, g.Get("a"), 1)
 					g.Get("a").Circuit().Reset()
-					rfgFail(w, g.Get("a"), 1)
-					rfgFill(w, g, fmt.Sprint("fill-", i, "-"), 5)
+					failTimes(w, g.Get("a"), 1)
+					fillGroup(w, g, fmt.Sprint("fill-", i, "-"), 5)
 					_, ok := g.Lookup("a")
-					require.True(w, ok, "after %v", w.elapsed())
+					require.True(w, ok, "after %v", w.Elapsed())
 				}
 			})
 		}
@@ -446,18 +448,18 @@ func TestGroupIdleEviction(t *testing.T) {
 	t.Run("busy, then idle", func(t *testing.T) {
 		for _, sharded := range []bool{false, true} {
 			t.Run(fmt.Sprint("sharded ", sharded), func(t *testing.T) {
-				rfgBoth(t, func(w *rfgWorld) {
-					g := w.group(breaker.MaxKeys(3), breaker.IdleAfter(10*time.Minute))
+				breakertest.BothWaiting(t, func(w *breakertest.World) {
+					g := group(w, breaker.MaxKeys(3), breaker.IdleAfter(10*time.Minute))
 					if sharded {
 						breaker.Shard(g.Get("a").Circuit())
 					}
 					for range 20_000 {
-						_, _ = g.Do(w.Context(), "a", rfgAnswer(0, nil))
+						_, _ = g.Do(w.Context(), "a", answering(0, nil))
 					}
-					rfgFail(w, g.Get("a"), 1)
+					failTimes(w, g.Get("a"), 1)
 					for i := range 5 {
-						w.at(w.elapsed() + 11*time.Minute)
-						rfgFill(w, g, fmt.Sprint("fill-", i, "-"), 5)
+						w.At(w.Elapsed() + 11*time.Minute)
+						fillGroup(w, g, fmt.Sprint("fill-", i, "-"), 5)
 					}
 					_, ok := g.Lookup("a")
 					require.False(w, ok)
@@ -469,30 +471,30 @@ func TestGroupIdleEviction(t *testing.T) {
 
 // A circuit that is evicted while somebody holds it comes back as it is.
 func TestGroupIdentityOfEvictedCircuits(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
-		g := w.group(breaker.MaxKeys(2), breaker.WithFailureThreshold(1))
+	breakertest.BothWaiting(t, func(w *breakertest.World) {
+		g := group(w, breaker.MaxKeys(2), breaker.WithFailureThreshold(1))
 		held := g.Get("held")
-		rfgEvict(w, g, "held") // between Get and the call
+		evict(w, g, "held") // between Get and the call
 		runtime.GC()
-		rfgFail(w, held, 1)
+		failTimes(w, held, 1)
 		require.Equal(w, breaker.Open, held.State())
 		got, ok := g.Lookup("held")
 		require.True(w, ok, "it is in its place again")
 		require.Same(w, held, got)
 		require.Same(w, held, g.Get("held"))
-		_, err := g.Do(w.Context(), "held", rfgAnswer(0, nil))
+		_, err := g.Do(w.Context(), "held", answering(0, nil))
 		require.ErrorIs(w, err, breaker.ErrOpen)
 		require.Equal(w, 2, g.Len())
 
 		held.Circuit().Reset()
 		for range 5 { // away and back, again and again
-			rfgEvict(w, g, "held")
+			evict(w, g, "held")
 			require.Same(w, held, g.Get("held"))
 		}
 	})
 	t.Run("a circuit of which only the Circuit is held", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			g := w.group(breaker.MaxKeys(1))
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
+			g := group(w, breaker.MaxKeys(1))
 			c := g.Get("held").Circuit()
 			g.Get("other")
 			runtime.GC()
@@ -501,9 +503,9 @@ func TestGroupIdentityOfEvictedCircuits(t *testing.T) {
 		})
 	})
 	t.Run("one that nobody holds is made anew", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			g := w.group(breaker.MaxKeys(1))
-			rfgFail(w, g.Get("a"), 2)
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
+			g := group(w, breaker.MaxKeys(1))
+			failTimes(w, g.Get("a"), 2)
 			g.Get("b")
 			runtime.GC()
 			runtime.GC()
@@ -511,7 +513,7 @@ func TestGroupIdentityOfEvictedCircuits(t *testing.T) {
 		})
 	})
 	t.Run("many at once get one", func(t *testing.T) {
-		guard(t, patience, func() {
+		breakertest.Guard(t, breakertest.Patience, func() {
 			g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(1)))
 			for range 50 {
 				held := g.Get("held")
@@ -529,8 +531,8 @@ func TestGroupIdentityOfEvictedCircuits(t *testing.T) {
 	// A circuit that opens after its eviction, and of which nobody keeps hold, must not come back closed.
 	t.Run("one that opened while it was away", func(t *testing.T) {
 		for _, configured := range []bool{false, true} { // by itself, past the group
-			rfgBoth(t, func(w *rfgWorld) {
-				g := w.group(breaker.MaxKeys(2), breaker.WithFailureThreshold(1))
+			breakertest.BothWaiting(t, func(w *breakertest.World) {
+				g := group(w, breaker.MaxKeys(2), breaker.WithFailureThreshold(1))
 				_, err := g.Do(w.Context(), "held", func(context.Context) (int, error) { return 0, nil })
 				require.NoError(w, err)
 				func() {
@@ -538,8 +540,8 @@ func TestGroupIdentityOfEvictedCircuits(t *testing.T) {
 					if configured {
 						require.NoError(w, held.Circuit().Configure(breaker.WithOpenTimeout(time.Hour)))
 					}
-					rfgEvict(w, g, "held")
-					rfgFail(w, held, 1)
+					evict(w, g, "held")
+					failTimes(w, held, 1)
 				}()
 				runtime.GC()
 				runtime.GC()
@@ -551,11 +553,11 @@ func TestGroupIdentityOfEvictedCircuits(t *testing.T) {
 
 // Full of circuits that must not go, a group still works, and says so.
 func TestGroupOverflow(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
+	breakertest.BothWaiting(t, func(w *breakertest.World) {
 		var over []string
-		g := w.group(breaker.MaxKeys(3), breaker.IdleAfter(time.Minute), breaker.WithHooks(breaker.Hooks{Overflow: func(key string) { over = append(over, key) }}))
+		g := group(w, breaker.MaxKeys(3), breaker.IdleAfter(time.Minute), breaker.WithHooks(breaker.Hooks{Overflow: func(key string) { over = append(over, key) }}))
 		for i := range 3 {
-			rfgFail(w, g.Get(fmt.Sprint(i)), 3)
+			failTimes(w, g.Get(fmt.Sprint(i)), 3)
 		}
 		require.Empty(w, over)
 		b := g.Get("more")
@@ -564,17 +566,17 @@ func TestGroupOverflow(t *testing.T) {
 		require.Equal(w, 3, g.Len())
 		_, ok := g.Lookup("more")
 		require.False(w, ok, "it is not kept")
-		rfgFail(w, b, 3)
-		_, err := b.Do(w.Context(), rfgAnswer(0, nil))
+		failTimes(w, b, 3)
+		_, err := b.Do(w.Context(), answering(0, nil))
 		require.ErrorIs(w, err, breaker.ErrOpen, "but it works")
 		require.Same(w, b, g.Get("more"), "for as long as somebody holds it, it is the one")
-		v, err := g.Do(w.Context(), "one more", rfgAnswer(7, nil))
+		v, err := g.Do(w.Context(), "one more", answering(7, nil))
 		require.NoError(w, err)
 		require.Equal(w, 7, v)
 
 		// Once one of them has closed, there is room again.
-		w.at(10 * time.Second)
-		_, err = g.Do(w.Context(), "0", rfgAnswer(0, nil))
+		w.At(10 * time.Second)
+		_, err = g.Do(w.Context(), "0", answering(0, nil))
 		require.NoError(w, err)
 		require.Equal(w, breaker.Closed, g.Get("0").State())
 		before := len(over)
@@ -586,10 +588,10 @@ func TestGroupOverflow(t *testing.T) {
 		require.False(w, ok)
 	})
 	t.Run("a hook may ask the group, panic, end its goroutine", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
 			var g *breaker.Group[int]
 			end := func() {}
-			g = w.group(breaker.MaxKeys(1), breaker.WithHooks(breaker.Hooks{Overflow: func(key string) {
+			g = group(w, breaker.MaxKeys(1), breaker.WithHooks(breaker.Hooks{Overflow: func(key string) {
 				g.Len()
 				_, _ = g.Lookup(key)
 				_ = g.Get("full")
@@ -603,7 +605,7 @@ func TestGroupOverflow(t *testing.T) {
 			end = func() { panic("hook") }
 			require.NotNil(w, g.Get("b"))
 			end = runtime.Goexit
-			inGoroutine(func() { g.Get("c") })
+			breakertest.InGoroutine(func() { g.Get("c") })
 			end = func() {}
 			require.NotNil(w, g.Get("c"), "and the group goes on")
 			require.NotNil(w, g.Get("d"))
@@ -616,24 +618,24 @@ func TestGroupPerKey(t *testing.T) {
 		return breaker.PerKey(func(key string) []breaker.Option { return opts[key] })
 	}
 	t.Run("valid", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
 			var seen []string
 			hook := breaker.WithHooks(breaker.Hooks{StateChange: func(tr breaker.Transition) { seen = append(seen, tr.Name) }})
-			g := w.group(hook, breaker.WithFallbackValue(-1), perKey(map[string][]breaker.Option{
+			g := group(w, hook, breaker.WithFallbackValue(-1), perKey(map[string][]breaker.Option{
 				"one":      {breaker.WithFailureThreshold(1)},
 				"retries":  {breaker.WithRetry(breaker.MaxRetries(2), breaker.Constant(0))},
 				"fallback": {breaker.WithFallback("own", func(context.Context, error) (int, error) { return -2, nil })},
 				"forced":   {breaker.WithMode(breaker.ForcedOpen)},
-				"restored": {breaker.WithSnapshot(breaker.Snapshot{State: breaker.Open, Since: w.start, Until: w.start.Add(5 * time.Second)})},
+				"restored": {breaker.WithSnapshot(breaker.Snapshot{State: breaker.Open, Since: w.Start, Until: w.Start.Add(5 * time.Second)})},
 			}))
-			require.Equal(w, rfgBy(breaker.RescueValue, -1, 1), g.Get("one").Try(w.Context(), rfgAnswer(0, errBoom)))
+			require.Equal(w, rescuedBy(breaker.RescueValue, -1, 1), g.Get("one").Try(w.Context(), answering(0, breakertest.ErrBoom)))
 			require.Equal(w, breaker.Open, g.Get("one").State())
 			require.Equal(w, []string{"one"}, seen, "the group's hooks are in force")
-			require.Equal(w, 3, g.Get("retries").Try(w.Context(), rfgAnswer(0, errBoom)).Attempts)
-			require.Equal(w, rfgBy(breaker.RescueValue, -1, 1), g.Get("fallback").Try(w.Context(), rfgAnswer(0, errBoom)), "they are added: the group's come first")
+			require.Equal(w, 3, g.Get("retries").Try(w.Context(), answering(0, breakertest.ErrBoom)).Attempts)
+			require.Equal(w, rescuedBy(breaker.RescueValue, -1, 1), g.Get("fallback").Try(w.Context(), answering(0, breakertest.ErrBoom)), "they are added: the group's come first")
 			require.Equal(w, breaker.ForcedOpen, g.Get("forced").Snapshot().Mode)
 			require.Equal(w, breaker.Open, g.Get("restored").State())
-			require.Equal(w, 1, g.Get("plain").Try(w.Context(), rfgAnswer(0, errBoom)).Attempts)
+			require.Equal(w, 1, g.Get("plain").Try(w.Context(), answering(0, breakertest.ErrBoom)).Attempts)
 			require.Equal(w, 3, g.Get("plain").Circuit().Config().FailureThreshold)
 		})
 	})
@@ -643,7 +645,7 @@ func TestGroupPerKey(t *testing.T) {
 			"FallbackValue":    breaker.WithFallbackValue("x"),
 			"Result":           breaker.WithResult(func(string, error) breaker.Outcome { return breaker.Success }),
 			"MaxRetries":       breaker.WithRetry(breaker.MaxRetries(-1)),
-			"Clock":            breaker.WithClock(rfgAskedClock()),
+			"Clock":            breaker.WithClock(newAskedClock()),
 			"Hooks":            breaker.WithHooks(breaker.Hooks{}),
 			"MaxKeys":          breaker.MaxKeys(1),
 			"IdleAfter":        breaker.IdleAfter(1),
@@ -651,28 +653,28 @@ func TestGroupPerKey(t *testing.T) {
 			"Option":           nil,
 		} {
 			t.Run(name, func(t *testing.T) {
-				rfgBoth(t, func(w *rfgWorld) {
-					var events rfgEvents
-					var log rfgLog
-					g := w.group(events.option(), log.option(), breaker.WithRetry(breaker.MaxRetries(1), breaker.Constant(0)),
+				breakertest.BothWaiting(t, func(w *breakertest.World) {
+					var events breakertest.Events
+					var log logLines
+					g := group(w, events.Option(), log.option(), breaker.WithRetry(breaker.MaxRetries(1), breaker.Constant(0)),
 						perKey(map[string][]breaker.Option{"bad": {breaker.WithSuccessThreshold(9), opt}}))
 					b := g.Get("bad")
 					require.NotNil(w, b)
 					require.Equal(w, 1, b.Circuit().Config().SuccessThreshold, "the group's options, all of them")
-					require.Equal(w, 2, b.Try(w.Context(), rfgAnswer(0, errBoom)).Attempts)
-					require.Len(w, events.storeErrors(), 1)
-					rfgFaults(w, events.storeErrors()[0], name, `"bad"`)
+					require.Equal(w, 2, b.Try(w.Context(), answering(0, breakertest.ErrBoom)).Attempts)
+					require.Len(w, events.StoreErrors(), 1)
+					requireTexts(w, events.StoreErrors()[0], name, `"bad"`)
 					require.Contains(w, log.String(), name)
 					require.Same(w, b, g.Get("bad"))
-					require.Len(w, events.storeErrors(), 1, "it is asked once")
+					require.Len(w, events.StoreErrors(), 1, "it is asked once")
 				})
 			})
 		}
 	})
 	t.Run("one that panics", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
-			var log rfgLog
-			g := w.group(log.option(), breaker.PerKey(func(key string) []breaker.Option { panic("no options for " + key) }))
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
+			var log logLines
+			g := group(w, log.option(), breaker.PerKey(func(key string) []breaker.Option { panic("no options for " + key) }))
 			b := g.Get("a")
 			require.NotNil(w, b)
 			require.Equal(w, 3, b.Circuit().Config().FailureThreshold)
@@ -681,24 +683,24 @@ func TestGroupPerKey(t *testing.T) {
 		})
 	})
 	t.Run("one that ends its goroutine", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
 			end := true
-			g := w.group(breaker.PerKey(func(string) []breaker.Option {
+			g := group(w, breaker.PerKey(func(string) []breaker.Option {
 				if end {
 					end = false
 					runtime.Goexit()
 				}
 				return nil
 			}))
-			inGoroutine(func() { g.Get("a") })
+			breakertest.InGoroutine(func() { g.Get("a") })
 			require.NotNil(w, g.Get("a"))
 			require.NotNil(w, g.Get("b"))
 		})
 	})
 	t.Run("one that asks for other keys", func(t *testing.T) {
-		rfgBoth(t, func(w *rfgWorld) {
+		breakertest.BothWaiting(t, func(w *breakertest.World) {
 			var g *breaker.Group[int]
-			g = w.group(breaker.MaxKeys(3), breaker.PerKey(func(key string) []breaker.Option {
+			g = group(w, breaker.MaxKeys(3), breaker.PerKey(func(key string) []breaker.Option {
 				if len(key) < 5 {
 					g.Get(key + "x")
 				}
@@ -709,7 +711,7 @@ func TestGroupPerKey(t *testing.T) {
 		})
 	})
 	t.Run("a slow one holds up its own key only", func(t *testing.T) {
-		guard(t, patience, func() {
+		breakertest.Guard(t, breakertest.Patience, func() {
 			release, entered := make(chan struct{}), make(chan struct{})
 			g := breaker.Must(breaker.NewGroup[int](breaker.PerKey(func(key string) []breaker.Option {
 				if key == "slow" {
@@ -731,8 +733,8 @@ func TestGroupPerKey(t *testing.T) {
 }
 
 func TestGroupIteration(t *testing.T) {
-	rfgBoth(t, func(w *rfgWorld) {
-		g := w.group()
+	breakertest.BothWaiting(t, func(w *breakertest.World) {
+		g := group(w)
 		for range g.All() {
 			w.Error("an empty group has a key")
 		}
@@ -764,20 +766,20 @@ func TestGroupIteration(t *testing.T) {
 }
 
 func TestGroupClose(t *testing.T) {
-	rfgBubble(t, func(w *rfgWorld) {
+	breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
 		var checks atomic.Int64
-		g := w.group(breaker.WithHealthCheck(time.Second, func(context.Context) error { checks.Add(1); return errBoom }), breaker.WithOpenTimeout(time.Hour))
-		rfgFail(w, g.Get("a"), 3)
-		w.at(10*time.Second + 1)
+		g := group(w, breaker.WithHealthCheck(time.Second, func(context.Context) error { checks.Add(1); return breakertest.ErrBoom }), breaker.WithOpenTimeout(time.Hour))
+		failTimes(w, g.Get("a"), 3)
+		w.At(10*time.Second + 1)
 		require.EqualValues(w, 10, checks.Load())
 		require.NoError(w, g.Close())
 		require.NoError(w, g.Close())
-		rfgFail(w, g.Get("b"), 3)
-		w.at(time.Minute)
+		failTimes(w, g.Get("b"), 3)
+		w.At(time.Minute)
 		require.EqualValues(w, 10, checks.Load(), "neither old nor new circuits are checked")
-		_, err := g.Do(w.Context(), "a", rfgAnswer(0, nil))
+		_, err := g.Do(w.Context(), "a", answering(0, nil))
 		require.ErrorIs(w, err, breaker.ErrOpen)
-		v, err := g.Do(w.Context(), "c", rfgAnswer(7, nil))
+		v, err := g.Do(w.Context(), "c", answering(7, nil))
 		require.NoError(w, err)
 		require.Equal(w, 7, v)
 	})
@@ -789,33 +791,30 @@ func TestGroupOptionsBelongToGroups(t *testing.T) {
 	}
 	c := breaker.Must(breaker.NewCircuit("c"))
 	for name, opt := range group {
-		rfgFaults(t, rfgErr(breaker.New[int]("b", opt)), name, "New")
-		rfgFaults(t, rfgErr(breaker.NewCircuit("b", opt)), name, "NewCircuit")
-		rfgFaults(t, rfgErr(breaker.Over[int](c, opt)), name, "Over")
-		rfgFaults(t, c.Configure(opt), name, "Configure")
+		requireTexts(t, errOf(breaker.New[int]("b", opt)), name, "New")
+		requireTexts(t, errOf(breaker.NewCircuit("b", opt)), name, "NewCircuit")
+		requireTexts(t, errOf(breaker.Over[int](c, opt)), name, "Over")
+		requireTexts(t, c.Configure(opt), name, "Configure")
 		_, err := breaker.NewGroup[int](opt)
 		require.NoError(t, err)
 	}
-	rfgFaults(t, rfgErr(breaker.NewGroup[int](breaker.WithSnapshot(breaker.Snapshot{}))), "Snapshot", "NewGroup")
+	requireTexts(t, errOf(breaker.NewGroup[int](breaker.WithSnapshot(breaker.Snapshot{}))), "Snapshot", "NewGroup")
 	for name, opt := range map[string]breaker.Option{
 		"MaxKeys": breaker.MaxKeys(0), "IdleAfter": breaker.IdleAfter(0), "PerKey": breaker.PerKey(nil), "OpenTimeout": breaker.WithOpenTimeout(-1),
 		"Result": breaker.WithResult(func(string, error) breaker.Outcome { return 0 }), "Option": nil,
 	} {
-		rfgFaults(t, rfgErr(breaker.NewGroup[int](opt)), name)
+		requireTexts(t, errOf(breaker.NewGroup[int](opt)), name)
 	}
-	rfgFaults(t, rfgErr(breaker.NewGroup[int](breaker.MaxKeys(-1), breaker.IdleAfter(-2), breaker.PerKey(nil), breaker.WithFailureThreshold(0))),
+	requireTexts(t, errOf(breaker.NewGroup[int](breaker.MaxKeys(-1), breaker.IdleAfter(-2), breaker.PerKey(nil), breaker.WithFailureThreshold(0))),
 		"MaxKeys", "-1", "IdleAfter", "-2ns", "PerKey", "FailureThreshold")
-	require.NotNil(t, panicOf(func() { new(breaker.Group[int]).Get("a") }), "the zero value is of no use")
+	require.NotNil(t, breakertest.PanicOf(func() { new(breaker.Group[int]).Get("a") }), "the zero value is of no use")
 }
 
 // All of a group's methods at once, with more keys than there is room for. An open circuit is never lost.
 func TestStressGroup(t *testing.T) {
-	guard(t, patience, func() {
+	breakertest.Guard(t, breakertest.Patience, func() {
 		const limit = 64
-		rounds := 4000
-		if testing.Short() || breaker.RaceEnabled {
-			rounds = 800
-		}
+		rounds := testenv.Size(800, 2000, 4000)
 		var over atomic.Int64
 		g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(limit), breaker.IdleAfter(time.Millisecond), breaker.WithFailureThreshold(3), breaker.WithOpenTimeout(time.Hour),
 			breaker.WithHooks(breaker.Hooks{Overflow: func(string) { over.Add(1) }}),
@@ -828,7 +827,7 @@ func TestStressGroup(t *testing.T) {
 		var open []*breaker.Breaker[int]
 		for i := range 8 {
 			b := g.Get(fmt.Sprint("open-", i))
-			b.Circuit().Trip(errBoom)
+			b.Circuit().Trip(breakertest.ErrBoom)
 			open = append(open, b)
 		}
 		var all sync.WaitGroup
@@ -857,7 +856,7 @@ func TestStressGroup(t *testing.T) {
 						a, b := g.Get(key), g.Get(key)
 						assert.Same(t, a, b)
 					default:
-						v, err := g.Do(context.Background(), key, rfgAnswer(7, nil))
+						v, err := g.Do(context.Background(), key, answering(7, nil))
 						assert.NoError(t, err)
 						assert.Equal(t, 7, v)
 					}
@@ -873,26 +872,26 @@ func TestStressGroup(t *testing.T) {
 		}
 		require.Zero(t, over.Load(), "there was room to be had all the time")
 		require.LessOrEqual(t, g.Len(), limit)
-		require.Equal(t, len(rfgKeys(g)), g.Len())
+		require.Equal(t, len(keysOf(g)), g.Len())
 	})
 }
 
 // A million keys go through a group of a few thousand, and the open ones among them stay.
 func TestStressGroupOfManyKeys(t *testing.T) {
-	guard(t, 2*patience, func() {
-		keys, limit, opened := 1_000_000, 10_000, 1000
-		if testing.Short() || breaker.RaceEnabled {
-			keys, limit, opened = 30_000, 1000, 100
+	breakertest.Guard(t, 2*breakertest.Patience, func() {
+		keys, limit, opened := testenv.Size(30_000, 200_000, 1_000_000), 10_000, 1000
+		if testenv.Small() {
+			limit, opened = 1000, 100
 		}
 		g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(limit), breaker.WithFailureThreshold(1), breaker.WithOpenTimeout(time.Hour),
 			breaker.WithHooks(breaker.Hooks{Overflow: func(key string) { t.Error(key) }})))
 		ctx := context.Background()
 		for i := range keys {
-			err := errBoom
+			err := breakertest.ErrBoom
 			if i%(keys/opened) != 0 {
 				err = nil
 			}
-			if _, got := g.Do(ctx, fmt.Sprint("host-", i, ".test"), rfgAnswer(i, err)); got != err {
+			if _, got := g.Do(ctx, fmt.Sprint("host-", i, ".test"), answering(i, err)); got != err {
 				t.Fatal(got)
 			}
 		}
@@ -908,14 +907,14 @@ func TestStressGroupOfManyKeys(t *testing.T) {
 
 // Full of open circuits, or of circuits with failures, a group's lookups do not become a burden.
 func TestStressGroupThatIsFull(t *testing.T) {
-	if testing.Short() || breaker.RaceEnabled {
+	if testenv.Small() {
 		t.Skip("it measures")
 	}
-	guard(t, patience, func() {
+	breakertest.Guard(t, breakertest.Patience, func() {
 		const limit, more = 10_000, 1000
 		for name, prepare := range map[string]func(*breaker.Breaker[int]){
 			"open":    func(b *breaker.Breaker[int]) { b.Circuit().Trip(nil) },
-			"failing": func(b *breaker.Breaker[int]) { _, _ = b.Do(context.Background(), rfgAnswer(0, errBoom)) },
+			"failing": func(b *breaker.Breaker[int]) { _, _ = b.Do(context.Background(), answering(0, breakertest.ErrBoom)) },
 		} {
 			g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(limit)))
 			for i := range limit {
@@ -966,7 +965,7 @@ func TestAllocsGroup(t *testing.T) {
 // A success pays nothing for what would have been done about a failure.
 func TestAllocsRetryAndFallback(t *testing.T) {
 	ctx, x := context.Background(), 7
-	budget := rfgBudget(t, 0.1, 10, time.Hour)
+	budget := newBudget(t, 0.1, 10, time.Hour)
 	fallback := breaker.WithFallback("f", func(context.Context, error) (int, error) { return x, nil })
 	for name, opts := range map[string][]breaker.Option{
 		"retry":              {breaker.WithRetry(breaker.MaxRetries(3))},
@@ -975,7 +974,7 @@ func TestAllocsRetryAndFallback(t *testing.T) {
 			breaker.WithRetry(breaker.MaxRetries(3))},
 		"MaxElapsed":      {breaker.WithRetry(breaker.MaxRetries(3), breaker.MaxElapsed(time.Hour))},
 		"budget":          {breaker.WithRetry(breaker.MaxRetries(3), breaker.WithBudget(budget))},
-		"last good":       {breaker.WithLastGood[int](time.Hour, rfgOneKey)},
+		"last good":       {breaker.WithLastGood[int](time.Hour, oneKey)},
 		"WithResult":      {fallback, breaker.WithResult(func(int, error) breaker.Outcome { return breaker.Success })},
 		"DoOr's own test": {},
 	} {
@@ -999,5 +998,53 @@ func TestAllocsRetryAndFallback(t *testing.T) {
 		mdlAllocs(t, 0, func() {
 			mdlSink, _ = breaker.Retry(ctx, p, func(context.Context) (int, error) { return x, nil })
 		})
+	})
+}
+
+// A group stays within its bound, and removes no open circuit for that.
+func TestGroupIsBoundedAndKeepsOpenCircuits(t *testing.T) {
+	breakertest.BothWaiting(t, func(w *breakertest.World) {
+		g := group(w, breaker.MaxKeys(10), breaker.IdleAfter(time.Second), breaker.WithOpenTimeout(24*time.Hour))
+		failTimes(w, g.Get("down"), 3)
+		for i := range 50 {
+			fillGroup(w, g, fmt.Sprint(i, "-"), 20)
+			w.At(w.Elapsed() + time.Minute)
+			require.LessOrEqual(w, g.Len(), 10)
+		}
+		_, err := g.Do(w.Context(), "down", answering(0, nil))
+		require.ErrorIs(w, err, breaker.ErrOpen)
+	})
+}
+
+// Callers who ask for a new key at once share one circuit: their failures are counted together.
+func TestGroupCountsCallersOfAKeyTogether(t *testing.T) {
+	breakertest.Guard(t, breakertest.Patience, func() {
+		for range 50 {
+			g := breaker.Must(breaker.NewGroup[int](breaker.WithFailureThreshold(16)))
+			var all sync.WaitGroup
+			for range 16 {
+				all.Go(func() {
+					_, err := g.Do(context.Background(), "host", answering(0, breakertest.ErrBoom))
+					assert.Equal(t, breakertest.ErrBoom, err)
+				})
+			}
+			all.Wait()
+			require.Equal(t, breaker.Open, g.Get("host").State())
+		}
+	})
+}
+
+// The function that configures keys may look up another key.
+func TestGroupPerKeyMayLookUp(t *testing.T) {
+	breakertest.Guard(t, breakertest.Patience, func() {
+		var g *breaker.Group[int]
+		g = breaker.Must(breaker.NewGroup[int](breaker.PerKey(func(key string) []breaker.Option {
+			if key == "a" {
+				g.Get("b").Circuit().Trip(nil)
+			}
+			return nil
+		})))
+		require.Equal(t, breaker.Closed, g.Get("a").State())
+		require.Equal(t, breaker.Open, g.Get("b").State())
 	})
 }

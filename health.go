@@ -5,19 +5,20 @@ import (
 	"time"
 )
 
-// health is the state of a circuit's health checks: one goroutine while the circuit is open, none otherwise.
+// health is the state of a circuit's health checks. They run in one goroutine, which exists only while the circuit is
+// open.
 type health struct {
-	open    context.Context // ends when the present open period does; nil outside of one
+	open    context.Context // done when the open period ends; nil outside of one
 	end     context.CancelFunc
-	running bool
+	running bool // the goroutine exists
 }
 
-// startHealthLocked sees to it that checks run in the open period that has begun.
+// startHealthLocked starts the checks of an open period, if there are any and they do not run yet.
 func (c *Circuit) startHealthLocked(s *settings) {
-	if !s.checked || c.rareLocked().closed || c.rare.health.open != nil {
+	if !s.checked || c.extrasLocked().closed || c.extras.health.open != nil {
 		return
 	}
-	h := &c.rare.health
+	h := &c.extras.health
 	h.open, h.end = context.WithCancel(context.Background())
 	if !h.running {
 		h.running = true
@@ -25,17 +26,18 @@ func (c *Circuit) startHealthLocked(s *settings) {
 	}
 }
 
+// stopHealthLocked ends the checks of the open period. It does not wait for one that is running.
 func (c *Circuit) stopHealthLocked() {
-	if c.rare == nil || c.rare.health.open == nil {
+	if c.extras == nil || c.extras.health.open == nil {
 		return
 	}
-	h := &c.rare.health
+	h := &c.extras.health
 	h.end()
 	h.open, h.end = nil, nil
 }
 
-// runHealth serves open periods one after the other, so that a check that hangs beyond one is waited for, not doubled.
-// A check that ends its goroutine does not end the checks.
+// runHealth runs the checks of one open period after the other. If a check outlasts its period, those of the next one
+// wait for it, so that there is never more than one at a time. If a check ends its goroutine, a new one goes on.
 func (c *Circuit) runHealth() {
 	ended := false
 	defer func() {
@@ -45,7 +47,7 @@ func (c *Circuit) runHealth() {
 	}()
 	for {
 		c.mu.Lock()
-		h := &c.rare.health
+		h := &c.extras.health
 		open := h.open
 		if open == nil {
 			h.running = false
@@ -54,12 +56,12 @@ func (c *Circuit) runHealth() {
 			return
 		}
 		c.mu.Unlock()
-		c.checkWhile(open)
+		c.checkDuring(open)
 	}
 }
 
-// checkWhile checks until the open period ends, by the clock or otherwise.
-func (c *Circuit) checkWhile(open context.Context) {
+// checkDuring runs checks until the open period ends, by the clock or otherwise.
+func (c *Circuit) checkDuring(open context.Context) {
 	s := c.load()
 	cfg := s.draft.cfg.HealthCheck
 	wait := cfg.Interval
@@ -78,19 +80,19 @@ func (c *Circuit) checkWhile(open context.Context) {
 			return
 		}
 		if open.Err() == nil && c.check(s, open) {
-			c.offerIn(s, open)
+			c.offerProbeIn(s, open)
 		}
 	}
 }
 
-// offerIn offers a probe for a check that passed, if the open period in which it began lasts and nobody has stopped the
-// checks.
-func (c *Circuit) offerIn(s *settings, open context.Context) {
-	e := event{kind: evOffer, now: s.time.now()}
+// offerProbeIn makes the circuit half-open after a check has passed, if the checks of its open period have not been
+// stopped meanwhile.
+func (c *Circuit) offerProbeIn(s *settings, open context.Context) {
+	e := event{kind: eventOfferProbe, now: s.time.now()}
 	var fx effects
 	c.mu.Lock()
 	s = c.load()
-	lasts := c.rare.health.open == open
+	lasts := c.extras.health.open == open
 	if lasts && s.sharing == nil {
 		c.stepLocked(s, &e, &fx, nil)
 	}
@@ -102,28 +104,28 @@ func (c *Circuit) offerIn(s *settings, open context.Context) {
 	}
 }
 
-// endHealth ends the checks of an open period that is over by the clock, though no call has moved the machine yet.
+// endHealth stops the checks of an open period that has ended by the clock, even if no call has moved the machine yet.
 func (c *Circuit) endHealth(open context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.rare.health.open == open {
+	if c.extras.health.open == open {
 		c.stopHealthLocked()
 	}
 }
 
-// check runs one check.
+// check runs one check and reports whether it has passed.
 func (c *Circuit) check(s *settings, open context.Context) (good bool) {
 	ctx, cancel := s.time.withTimeout(open, s.draft.cfg.HealthCheck.Timeout, context.DeadlineExceeded)
 	defer cancel()
 	if s.time.clock != nil {
-		ctx = undated{ctx}
+		ctx = noDeadline{ctx}
 	}
 	s.contain(c.name, "health check", func() { good = s.draft.health(ctx) == nil && ctx.Err() == nil })
 	return good
 }
 
-// undated is a context that ends by an injected clock and does not say when: net.Dialer, which checks are made with, would
-// compare that with the time package's.
-type undated struct{ context.Context }
+// noDeadline is a context that ends by an injected clock but hides its deadline: net.Dialer, which checks often use,
+// would compare that with the time package's clock.
+type noDeadline struct{ context.Context }
 
-func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (noDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }

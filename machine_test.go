@@ -9,10 +9,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/breakerkit/breaker/internal/testenv"
 )
 
 // The pure machine, run through every state that it can reach within small bounds: breadth first, so that the trace of
-// a broken rule is a shortest one. Time is counted in ticks. Two worlds that differ only in what happened long ago are
+// a broken rule is a shortest one. Time is counted in periodDue. Two worlds that differ only in what happened long ago are
 // one state (mdlKey), which makes the number of states finite.
 //
 // What a step must do is said twice: once in state.go, once in mdlWorld.want below, which knows of slots only what the
@@ -53,15 +55,15 @@ func (a mdlAction) String() string {
 		return "configure"
 	case a.tick:
 		return "tick"
-	case e.kind == evAdmit:
+	case e.kind == eventAdmit:
 		return "admit"
-	case e.kind == evSettle:
+	case e.kind == eventSettle:
 		return fmt.Sprintf("settle #%d %v trip=%v hint=%d", a.call, e.outcome, e.trip, e.hint)
-	case e.kind == evTrip:
+	case e.kind == eventTrip:
 		return fmt.Sprintf("Trip hint=%d", e.hint)
-	case e.kind == evReset:
+	case e.kind == eventReset:
 		return "Reset"
-	case e.kind == evOffer:
+	case e.kind == eventOfferProbe:
 		return "OfferProbe"
 	}
 	return "SetMode " + e.mode.String()
@@ -141,12 +143,12 @@ func mdlCallKey(w *mdlWorld, c mdlCall) uint16 {
 // actionsOf lists all that may happen in a world.
 func (x *mdlExplorer) actionsOf(w *mdlWorld) (all []mdlAction) {
 	do := func(e event) { e.now = w.m.now; all = append(all, mdlAction{event: e}) }
-	all = append(all, mdlAction{tick: true, event: event{kind: evSetMode, mode: w.m.mode, now: w.m.now + 1}})
+	all = append(all, mdlAction{tick: true, event: event{kind: eventSetMode, mode: w.m.mode, now: w.m.now + 1}})
 	if len(x.policies) > 1 {
 		all = append(all, mdlAction{configure: true})
 	}
 	if len(w.calls) < mdlMaxCalls {
-		do(event{kind: evAdmit, inFlight: int64(len(w.calls))})
+		do(event{kind: eventAdmit, inFlight: int64(len(w.calls))})
 	}
 	seen := map[uint16]bool{}
 	for i, c := range w.calls {
@@ -156,13 +158,13 @@ func (x *mdlExplorer) actionsOf(w *mdlWorld) (all []mdlAction) {
 		}
 	}
 	for _, hint := range x.hints {
-		do(event{kind: evTrip, hint: hint})
+		do(event{kind: eventTrip, hint: hint})
 	}
-	do(event{kind: evReset})
-	do(event{kind: evOffer})
+	do(event{kind: eventReset})
+	do(event{kind: eventOfferProbe})
 	for mode := Auto; mode <= Shadow; mode++ {
 		if mode != w.m.mode {
-			do(event{kind: evSetMode, mode: mode})
+			do(event{kind: eventSetMode, mode: mode})
 		}
 	}
 	return all
@@ -175,7 +177,7 @@ func (x *mdlExplorer) settlements(all []mdlAction, w *mdlWorld, i int) []mdlActi
 				if hint > 0 && o != Failure {
 					continue
 				}
-				e := event{kind: evSettle, pass: w.calls[i].pass, outcome: o, trip: trip, hint: hint, now: w.m.now}
+				e := event{kind: eventSettle, pass: w.calls[i].pass, outcome: o, trip: trip, hint: hint, now: w.m.now}
 				all = append(all, mdlAction{event: e, call: i})
 			}
 		}
@@ -216,32 +218,32 @@ func (w *mdlWorld) want(p *policy, a mdlAction) (want mdlWant) {
 	now := max(w.m.now, a.event.now)
 	due := w.m.state == Open && now >= w.m.until
 	switch a.event.kind {
-	case evAdmit:
+	case eventAdmit:
 		want.refused = w.wantRefused(p, a.event, now)
 		pass := want.refused == admitted && w.m.mode != ForcedClosed
 		if pass && due {
 			want.moves = []mdlMove{{HalfOpen, ReasonTimeout}}
 		}
 		want.probe = pass && w.m.state != Closed
-	case evSettle:
+	case eventSettle:
 		w.wantSettled(&want, p, a, now)
-	case evTrip:
+	case eventTrip:
 		if due {
 			want.moves = []mdlMove{{HalfOpen, ReasonTimeout}}
 		}
 		if due || w.m.state != Open {
 			w.wantOpen(&want, p, a.event, now, ReasonManual)
 		}
-	case evReset:
+	case eventReset:
 		want.series, want.newStay = 0, true
 		if w.m.state != Closed {
 			want.moves = []mdlMove{{Closed, ReasonManual}}
 		}
-	case evOffer:
+	case eventOfferProbe:
 		if w.m.state == Open && !due {
 			want.moves = []mdlMove{{HalfOpen, ReasonHealthCheck}}
 		}
-	case evSetMode:
+	case eventSetMode:
 	}
 	return want
 }
@@ -318,9 +320,9 @@ func (x *mdlExplorer) next(w *mdlWorld, a mdlAction) (mdlWorld, error) {
 	}
 	n.calls = append(make([]mdlCall, 0, mdlMaxCalls+1), w.calls...)
 	switch {
-	case a.event.kind == evSettle:
+	case a.event.kind == eventSettle:
 		n.calls = slices.Delete(n.calls, a.call, a.call+1)
-	case a.event.kind == evAdmit && (fx.refused == admitted || fx.shadow):
+	case a.event.kind == eventAdmit && (fx.refused == admitted || fx.shadow):
 		n.calls = append(n.calls, mdlCall{fx.pass, n.stay})
 	}
 	for _, check := range []func() error{
@@ -415,9 +417,9 @@ func mdlCheckEvent(w, n *mdlWorld, fx effects, want mdlWant, p *policy, a mdlAct
 	expect := w.m // what may differ is copied from n; the rest must be as it was
 	expect.now = n.m.now
 	switch a.event.kind {
-	case evAdmit:
+	case eventAdmit:
 		return mdlCheckAdmit(w, n, fx, want, p, a)
-	case evSettle:
+	case eventSettle:
 		if fx.late != want.late {
 			return fmt.Errorf("late %v, want %v", fx.late, want.late)
 		}
@@ -428,9 +430,9 @@ func mdlCheckEvent(w, n *mdlWorld, fx effects, want mdlWant, p *policy, a mdlAct
 				expect.progress++
 			}
 		}
-	case evSetMode:
+	case eventSetMode:
 		expect.mode = a.event.mode
-	case evReset:
+	case eventReset:
 		if n.m.opens != 0 {
 			return fmt.Errorf("Reset has left %d openings in the series", n.m.opens)
 		}
@@ -515,10 +517,10 @@ func mdlCheckTime(w *mdlWorld, p *policy, a mdlAction, m machine, fx effects) er
 	e.now = a.event.now
 	e.now += 2
 	jm, jfx := step(w.m, p, e)
-	slow, _ := step(w.m, p, event{kind: evSetMode, mode: w.m.mode, now: w.m.now + 1})
+	slow, _ := step(w.m, p, event{kind: eventSetMode, mode: w.m.mode, now: w.m.now + 1})
 	slow, sfx := step(slow, p, e)
 	if !mdlSame(jm, slow) || jfx != sfx {
-		return fmt.Errorf("2 ticks later at once: %+v %+v, tick by tick: %+v %+v", jm, jfx, slow, sfx)
+		return fmt.Errorf("2 periodDue later at once: %+v %+v, tick by tick: %+v %+v", jm, jfx, slow, sfx)
 	}
 	return nil
 }
@@ -580,12 +582,12 @@ func mdlCheckReads(w *mdlWorld, p *policy) error {
 	}
 	due := w.m.nextProbe()
 	if due > w.m.now {
-		if _, fx := step(w.m, p, event{kind: evAdmit, now: due - 1}); fx.refused != refusedOpen && fx.refused != refusedProbes &&
+		if _, fx := step(w.m, p, event{kind: eventAdmit, now: due - 1}); fx.refused != refusedOpen && fx.refused != refusedProbes &&
 			w.m.liveLeases() >= p.probes {
 			return fmt.Errorf("next probe at %d, but one was admitted at %d", due, due-1)
 		}
 	}
-	if _, fx := step(w.m, p, event{kind: evAdmit, now: due}); (fx.refused != admitted || !fx.pass.probe) && w.m.liveLeases() <= p.probes {
+	if _, fx := step(w.m, p, event{kind: eventAdmit, now: due}); (fx.refused != admitted || !fx.pass.probe) && w.m.liveLeases() <= p.probes {
 		return fmt.Errorf("next probe at %d, but then %+v", due, fx)
 	}
 	return nil
@@ -596,7 +598,7 @@ func mdlCheckReads(w *mdlWorld, p *policy) error {
 func (x *mdlExplorer) checkRecovery(w mdlWorld) error {
 	p := &x.policies[w.policy]
 	if w.m.mode == ForcedOpen || w.m.mode == ForcedClosed {
-		w.m, _ = step(w.m, p, event{kind: evSetMode, mode: Auto, now: w.m.now})
+		w.m, _ = step(w.m, p, event{kind: eventSetMode, mode: Auto, now: w.m.now})
 	}
 	hang := w
 	hang.calls = nil // for ever: only their leases are left of them
@@ -610,7 +612,7 @@ func (x *mdlExplorer) checkRecovery(w mdlWorld) error {
 		x.alive[k] = true
 	}
 	for i := range w.calls { // they all come back now
-		w.m, _ = step(w.m, p, event{kind: evSettle, pass: w.calls[i].pass, outcome: Success, now: w.m.now})
+		w.m, _ = step(w.m, p, event{kind: eventSettle, pass: w.calls[i].pass, outcome: Success, now: w.m.now})
 	}
 	w.calls = nil
 	if k := x.key(&w); !x.alive[k] {
@@ -636,20 +638,20 @@ func mdlRecover(w mdlWorld, p *policy, long int64) error {
 	for now := m.now; now <= deadline; now++ {
 		for range 2 * (p.probes + int(p.successThreshold)) { // calls that begin at this tick, each after those that end
 			for len(out) > 0 && out[0].ends <= now {
-				m, _ = step(m, p, event{kind: evSettle, pass: out[0].pass, now: now})
+				m, _ = step(m, p, event{kind: eventSettle, pass: out[0].pass, now: now})
 				out = out[1:]
 			}
 			if m.state == Closed {
 				return nil
 			}
 			var fx effects
-			m, fx = step(m, p, event{kind: evAdmit, inFlight: math.MaxInt64, now: now})
+			m, fx = step(m, p, event{kind: eventAdmit, inFlight: math.MaxInt64, now: now})
 			if fx.refused == admitted {
 				out = append(out, running{fx.pass, now + long})
 			}
 		}
 	}
-	return fmt.Errorf("calls of %d ticks: not closed by %d, but %+v", long, deadline, m)
+	return fmt.Errorf("calls of %d periodDue: not closed by %d, but %+v", long, deadline, m)
 }
 
 // mdlRecovery is when a machine must have closed: what is left of the open period, or of leases that hang, and then as
@@ -702,8 +704,11 @@ func mdlVariants(p policy) []mdlNamed {
 
 func TestMachineExhaustively(t *testing.T) {
 	explorations := mdlExplorations()
-	if testing.Short() || RaceEnabled {
-		explorations = slices.DeleteFunc(explorations, func(n mdlNamed) bool { return n.of[0].lease == 2 || n.of[0].probes == 1 })
+	if !testenv.Long() || testenv.Small() {
+		explorations = slices.DeleteFunc(explorations, func(n mdlNamed) bool {
+			p := n.of[0]
+			return p.lease == 2 || p.probes == 1 || p.successThreshold == 1 && !testenv.Long()
+		})
 	}
 	var mu sync.Mutex
 	states, transitions := 0, 0
@@ -732,12 +737,12 @@ func TestMachineRampIsEvenWithoutChance(t *testing.T) {
 	const ramp = 1000
 	p := policy{successThreshold: 1, probes: 1, openTimeout: 1, lease: 1, ramp: ramp}
 	m := machine{epoch: 1}
-	m, _ = step(m, &p, event{kind: evTrip})
-	m, fx := step(m, &p, event{kind: evAdmit, now: 1})
-	m, _ = step(m, &p, event{kind: evSettle, pass: fx.pass, now: 1})
+	m, _ = step(m, &p, event{kind: eventTrip})
+	m, fx := step(m, &p, event{kind: eventAdmit, now: 1})
+	m, _ = step(m, &p, event{kind: eventSettle, pass: fx.pass, now: 1})
 	passed, share := 0, 0.0
 	for i := range ramp + 10 {
-		m, fx = step(m, &p, event{kind: evAdmit, now: 1 + int64(i)})
+		m, fx = step(m, &p, event{kind: eventAdmit, now: 1 + int64(i)})
 		if fx.refused == admitted {
 			passed++
 		}
@@ -768,7 +773,7 @@ func TestMachineOpenPeriods(t *testing.T) {
 	}
 	most := policy{openTimeout: int64(maxDuration), backoffFactor: 1e300, backoffMax: int64(maxDuration), backoffJitter: 1, lease: int64(maxDuration)}
 	m := machine{epoch: 1, opens: math.MaxUint32}
-	m, _ = step(m, &most, event{kind: evTrip, random: 0.999, hint: int64(maxDuration), now: int64(maxDuration) - 1})
+	m, _ = step(m, &most, event{kind: eventTrip, random: 0.999, hint: int64(maxDuration), now: int64(maxDuration) - 1})
 	if m.until <= m.now || m.opens != math.MaxUint32 {
 		t.Errorf("the longest period wraps: %+v", m)
 	}
@@ -777,11 +782,11 @@ func TestMachineOpenPeriods(t *testing.T) {
 func TestMachineHintLengthensAndNeverShortens(t *testing.T) {
 	p := policy{openTimeout: 1000, successThreshold: 1, probes: 1, lease: 10}
 	for _, hint := range []int64{0, 1, 999, 1000, 1001, 50_000} {
-		m, fx := step(machine{epoch: 1}, &p, event{kind: evSettle, pass: pass{epoch: 1}, outcome: Failure, trip: true, hint: hint, now: 5})
+		m, fx := step(machine{epoch: 1}, &p, event{kind: eventSettle, pass: pass{epoch: 1}, outcome: Failure, trip: true, hint: hint, now: 5})
 		if want := 5 + max(1000, hint); m.until != want || fx.moves[0].until != want {
 			t.Errorf("hint %d: until %d, want %d", hint, m.until, want)
 		}
-		again, _ := step(m, &p, event{kind: evSettle, pass: pass{epoch: 1}, outcome: Failure, trip: true, hint: 1 << 40, now: 6})
+		again, _ := step(m, &p, event{kind: eventSettle, pass: pass{epoch: 1}, outcome: Failure, trip: true, hint: 1 << 40, now: 6})
 		if again.until != m.until {
 			t.Errorf("a straggler has moved until from %d to %d", m.until, again.until)
 		}

@@ -15,6 +15,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
+	"github.com/breakerkit/breaker/internal/testenv"
 )
 
 // The whole circuit against a model that remembers every call and works everything out anew.
@@ -897,12 +899,7 @@ func TestModel(t *testing.T) {
 }
 
 // mdlRounds is how many times 100 cases a property is tried.
-func mdlRounds() int {
-	if testing.Short() || breaker.RaceEnabled {
-		return 1
-	}
-	return 10
-}
+func mdlRounds() int { return testenv.Size(1, 1, 10) }
 
 func TestModelInABubble(t *testing.T) {
 	for name, rule := range mdlRules {
@@ -971,7 +968,7 @@ func TestModelTripWhenOfAnEndedStay(t *testing.T) {
 				end(c)
 				return true
 			}))))
-			guard(t, patience, func() { _ = c.Run(t.Context(), func(context.Context) error { return nil }) })
+			breakertest.Guard(t, breakertest.Patience, func() { _ = c.Run(t.Context(), func(context.Context) error { return nil }) })
 			want := map[string]breaker.State{"Trip": breaker.HalfOpen, "nothing": breaker.Open}[name]
 			if c.State() != want || asked != 1 {
 				t.Errorf("%v after %d questions, want %v", c.State(), asked, want)

@@ -7,17 +7,19 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/breakerkit/breaker/internal/window"
 )
 
-// A RetryOption configures retries: for [WithRetry] or [NewRetryPolicy]. Retry options do not depend on their order; of one
-// given twice the later wins.
+// A RetryOption configures retries: for [WithRetry] or [NewRetryPolicy]. Retry options do not depend on their order; of
+// one given twice the later wins.
 type RetryOption interface{ applyRetry(*retryDraft) }
 
 type retryOption func(*retryDraft)
 
 func (o retryOption) applyRetry(d *retryDraft) { o(d) }
 
-// MaxRetries sets how many attempts may follow the first. Default 0 = off: how many are worth it is the caller's to say.
+// MaxRetries sets how many attempts may follow the first. Default 0 = off.
 func MaxRetries(n int) RetryOption {
 	return retryOption(func(d *retryDraft) { d.faults.between("MaxRetries", n, 0, maxCount); d.p.max = n })
 }
@@ -40,7 +42,7 @@ func Constant(t time.Duration) RetryOption {
 	})
 }
 
-// AddJitter lengthens every wait by a chance share of itself, from 0 to share (0 to 1). Default 0.5.
+// AddJitter lengthens every wait by a random part of itself, from 0 to share (0 to 1). Default 0.5.
 func AddJitter(share float64) RetryOption {
 	return retryOption(func(d *retryDraft) {
 		if !(share >= 0 && share <= 1) {
@@ -60,8 +62,8 @@ func NoJitter() RetryOption {
 	return retryOption(func(d *retryDraft) { d.p.jitter, d.p.full = 0, false })
 }
 
-// RetryIf is asked about each failed attempt whether it is worth another one. It can only say no: an Ignored outcome, a
-// rejection and the caller's cancel are never retried. Default: every Failure is retried.
+// RetryIf sets a function that decides for each failed attempt whether there is another one. It can only prevent one: an
+// Ignored outcome, a rejection and the caller's cancel are never retried. Default: every Failure is retried.
 func RetryIf(f func(error) bool) RetryOption {
 	return retryOption(func(d *retryDraft) {
 		if f == nil {
@@ -71,20 +73,20 @@ func RetryIf(f func(error) bool) RetryOption {
 	})
 }
 
-// MaxElapsed bounds the whole of attempts and waits: a wait that would not end within t of the first attempt's start is
-// not begun. Default 0 = no bound but the context's.
+// MaxElapsed bounds the time of all attempts and waits: a wait that would end later than t after the start of the first
+// attempt is not begun. Default 0 = no bound but the context's.
 func MaxElapsed(t time.Duration) RetryOption {
 	return retryOption(func(d *retryDraft) { d.faults.notNegative("MaxElapsed", t); d.p.maxElapsed = t })
 }
 
-// RetryAfterCap bounds what a dependency may ask for. A failure with a method RetryAfter() time.Duration, anywhere in its
-// chain, makes the wait at least that long, up to t; one that asks for more ends the retries at once. Default: the
-// backoff's max.
+// RetryAfterCap bounds the wait that a dependency may ask for. A failure with a method RetryAfter() time.Duration,
+// anywhere in its chain, makes the wait at least that long, up to t; one that asks for more ends the retries at once.
+// Default: the backoff's max.
 func RetryAfterCap(t time.Duration) RetryOption {
 	return retryOption(func(d *retryDraft) { d.faults.notNegative("RetryAfterCap", t); d.p.hintMax, d.hintSet = t, true })
 }
 
-// WithBudget bounds the retries of all that share the budget; see [NewBudget]. Default none.
+// WithBudget bounds the retries of all calls that share the budget; see [NewBudget]. Default none.
 func WithBudget(b *Budget) RetryOption {
 	return retryOption(func(d *retryDraft) {
 		if b == nil {
@@ -94,7 +96,7 @@ func WithBudget(b *Budget) RetryOption {
 	})
 }
 
-// RetryClock gives a free-standing [Retry] another clock. A Breaker's retries go by the circuit's (WithClock).
+// RetryClock gives a free-standing [Retry] another clock. A Breaker's retries use the circuit's (WithClock).
 func RetryClock(c Clock) RetryOption {
 	return retryOption(func(d *retryDraft) {
 		if isNil(c) {
@@ -115,9 +117,9 @@ func RetryRand(f func() float64) RetryOption {
 	})
 }
 
-// WithRetry repeats a failed call, as often as [MaxRetries] says. Each attempt passes the circuit and counts singly; a circuit that opens ends the
-// retries without a wait. A wait that cannot end before the context's deadline is not begun, and a cancel ends one at
-// once. After more than one attempt the error is a [*RetryError].
+// WithRetry repeats a failed call, at most [MaxRetries] times. Each attempt passes the circuit and is counted; when the
+// circuit opens, the retries end without a wait. A wait that cannot end before the context's deadline is not begun, and
+// a cancel ends one at once. After more than one attempt the error is a [*RetryError].
 func WithRetry(opts ...RetryOption) Option {
 	return callOption("Retry", func(d *draft) {
 		r := newRetryDraft(opts)
@@ -147,11 +149,11 @@ func NewRetryPolicy(opts ...RetryOption) (RetryPolicy, error) {
 	return RetryPolicy{&r.p}, nil
 }
 
-// Retry calls fn until it succeeds or the policy ends. Every error is retried but those that [DefaultClassifier] ignores
-// and the caller's cancel. It knows no circuit; put it around a Breaker's Do, whose rejections it does not retry, or use
-// WithRetry, which ends as soon as the circuit opens.
+// Retry calls fn until it succeeds or the policy ends. Every error is retried but those that [DefaultClassifier]
+// ignores and the caller's cancel. It does not use a circuit: put it around a Breaker's Do, whose rejections it does
+// not retry, or use WithRetry, which ends as soon as the circuit opens.
 func Retry[T any](ctx context.Context, policy RetryPolicy, fn func(context.Context) (T, error)) (v T, err error) {
-	if err := entry(ctx, fn == nil); err != nil {
+	if err := precheck(ctx, fn == nil); err != nil {
 		return v, err
 	}
 	p := policy.p
@@ -187,7 +189,7 @@ func (e *RetryError) Error() string {
 
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// retried gives the error of a call its number of attempts, where there was more than one.
+// retried wraps the error of a call in a RetryError if there was more than one attempt.
 func retried(attempts int, err error) error {
 	if attempts < 2 || err == nil {
 		return err
@@ -240,7 +242,7 @@ type retryPolicy struct {
 	base       time.Duration
 	maxWait    time.Duration
 	constant   bool
-	jitter     float64 // the share added at most
+	jitter     float64 // the greatest part of the wait to add
 	full       bool
 	retryIf    func(error) bool
 	maxElapsed time.Duration
@@ -252,7 +254,7 @@ type retryPolicy struct {
 
 func (p *retryPolicy) draw() float64 { return unit(p.rand()) }
 
-// backoff is the wait before the n-th retry. random is a draw from [0, 1).
+// backoff is the wait before the n-th retry. random is a random number from [0, 1).
 func (p *retryPolicy) backoff(n int, random float64) time.Duration {
 	d := float64(p.base)
 	if !p.constant {
@@ -292,7 +294,7 @@ func (p *retryPolicy) begin(t *timeline) retryLoop {
 	return l
 }
 
-// ran counts a call that was made, not one that was rejected, as one of those that the budget allows retries for.
+// ran counts a call towards those that the budget allows retries for. Rejected calls are not counted.
 func (l *retryLoop) ran() {
 	if l.p != nil && l.p.budget != nil {
 		l.p.budget.call(l.time.read())
@@ -300,8 +302,8 @@ func (l *retryLoop) ran() {
 }
 
 // again decides after the n-th attempt failed with err whether there will be another one, and waits for it. If not,
-// because is why, where the caller should know. c is the circuit to pass, if any: an open one ends the attempts without a
-// wait, and its hooks are told.
+// because is why, if the caller should be told. c is the circuit that the attempts pass, if any: if it is open, there
+// is no wait and no further attempt. Its Retry hooks are called.
 func (l *retryLoop) again(ctx context.Context, c *Circuit, n int, err error) (again bool, because error) {
 	p := l.p
 	if n > p.max || rejection(err) || p.retryIf != nil && !p.retryIf(err) {
@@ -313,7 +315,7 @@ func (l *retryLoop) again(ctx context.Context, c *Circuit, n int, err error) (ag
 	}
 	draw := p.draw
 	if c != nil {
-		if because := c.opened(); because != nil {
+		if because := c.openRejection(); because != nil {
 			return false, because
 		}
 		draw = c.load().draw
@@ -351,22 +353,22 @@ type Budget struct {
 	used   bool
 	base   time.Time // of the first reading
 	last   int64
-	window *timeWindow // calls as successes, retries as failures
+	window *window.Time // calls as successes, retries as failures
 }
 
-// NewBudget makes a budget: within any window, retries <= ratio*calls + reserve. ratio is 0 or more, reserve not
-// negative, window above 0. Finagle's default is a ratio of 0.2 and 10 retries a second in reserve.
-func NewBudget(ratio float64, reserve int, window time.Duration) (*Budget, error) {
+// NewBudget makes a budget: in any period of the given length, retries <= ratio*calls + reserve. ratio is 0 or more,
+// reserve not negative, length above 0. Finagle's default is a ratio of 0.2 and 10 retries a second in reserve.
+func NewBudget(ratio float64, reserve int, length time.Duration) (*Budget, error) {
 	var f faults
 	if !(ratio >= 0) || math.IsInf(ratio, 1) {
 		f.add("Budget.Ratio", "must be 0 or more and finite, got %v", ratio)
 	}
 	f.between("Budget.Reserve", reserve, 0, maxCount)
-	f.positive("Budget.Window", window)
+	f.positive("Budget.Window", length)
 	if err := f.err(); err != nil {
 		return nil, err
 	}
-	return &Budget{ratio: ratio, reserve: uint64(reserve), length: window, window: newTimeWindow(window)}, nil
+	return &Budget{ratio: ratio, reserve: uint64(reserve), length: length, window: window.NewTime(length)}, nil
 }
 
 // call counts one call.
@@ -374,7 +376,7 @@ func (b *Budget) call(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.window != nil {
-		b.window.add(b.sinceLocked(now), Success, false)
+		b.window.Add(b.sinceLocked(now), window.Success, false)
 	}
 }
 
@@ -386,17 +388,18 @@ func (b *Budget) retry(now time.Time) bool {
 		return false
 	}
 	at := b.sinceLocked(now)
-	s := b.window.sums(at)
-	earned := math.Round(b.ratio*float64(s.ok)*ppm) / ppm // 0.29 of 100 calls is 29, not 28.999999999999996
-	if float64(s.failed)+1 > earned+float64(b.reserve) {
+	s := b.window.Sums(at)
+	earned := math.Round(b.ratio*float64(s.OK)*ppm) / ppm // 0.29 of 100 calls is 29, not 28.999999999999996
+	if float64(s.Failed)+1 > earned+float64(b.reserve) {
 		return false
 	}
-	b.window.add(at, Failure, false)
+	b.window.Add(at, window.Failure, false)
 	return true
 }
 
-// sinceLocked turns a clock's reading into an instant, which never runs backwards. A clock that is set back by more than
-// the window goes on from there; less may be the order in which calls of several clocks arrive.
+// sinceLocked turns a clock's reading into nanoseconds that never decrease. A reading that is earlier by more than the
+// window means that the clock was set back, and time goes on from there. A smaller difference may come from calls that
+// arrive out of order, or from several clocks, and counts as no time.
 func (b *Budget) sinceLocked(now time.Time) int64 {
 	if !b.used {
 		b.used, b.base = true, now

@@ -3,568 +3,84 @@ package breaker
 import (
 	"context"
 	"fmt"
-	"hash/fnv"
 	"math/rand/v2"
-	"strings"
 	"sync/atomic"
 	"time"
 )
 
-// This file keeps a circuit in step with its ledger in a Store. The circuit's own machine is its view of the ledger:
-// calls are admitted and rejected by it, without the store. What they bring is tallied and reported in batches; where
-// the ledger stands, the machine follows. Only the store says who may probe, and how a probe's result moves the state.
+// Sharing: a circuit with a Store follows the ledger that the store keeps for its name. Its own state machine is its copy
+// of the ledger's state: calls are admitted and rejected by that copy, without I/O. Outcomes are collected in a tally and
+// reported in batches; when the ledger moves to another state, the machine follows. The store alone grants probe slots and
+// decides what a probe's outcome does to the state. While the store cannot be used, the circuit decides by itself.
 //
-// hub.go decides when to talk to the store; here is what is made of what it says. What is said to it stands in
-// share_report.go, share_move.go and share_probe.go. Nothing of the store is called under the circuit's lock.
+// Everything about one circuit is in its share, defined below:
+//
+//	share_config.go   what a trip policy must be for a store, and what circuits of one configuration have in common
+//	share_follow.go   how the machine follows the ledger
+//	share_tally.go    counting what is to be reported
+//	share_report.go   reporting it, and when; Sync
+//	share_decide.go   asking the trip policy about the ledger's counts
+//	share_move.go     moves that the store is asked for: openings and operators' commands
+//	share_probe.go    probe slots and probe outcomes
+//	share_status.go   what Snapshot says
+//
+// syncer.go decides when a process talks to a store and on behalf of which circuits; store_client.go carries the operations
+// out. No operation of a store is called with a circuit's lock held.
+//
+// The rest of the package calls sharing only through the following methods of Circuit. Those that end in Locked need the
+// circuit's lock; the others must not be called with it.
+//
+//	joinStore, leaveStore       construction, Close
+//	Sync                        the exported method
+//	orderMove                   Trip, Reset, OfferProbe
+//	policyLocked                the policy to run the machine with
+//	readyPolicyLocked           the same for Ready, which takes no slot
+//	storeSlotLocked, awaitSlot  admission: a probe slot from the store
+//	nextProbeLocked             rejection: when the next call may probe
+//	slotFreeAtLocked            rejection: when a slot is expected to be free
+//	settleProbe                 settlement of a probe: asks the store, before the lock is taken
+//	addToTallyLocked            settlement: counts an outcome for the next report
+//	deferToStoreLocked          settlement: leaves the opening to the ledger's counts
+//	applySettlementLocked       settlement of a probe: takes over the store's answer
+//	storeDecidesLocked          settlement: whether the circuit's own trip functions are asked
+//	afterSettlement             settlement: hooks, and the next report, after the lock is released
+//	beginSharedStayLocked       after every change of the machine's epoch
+//	needsSuccessLocked          publication of the word: whether the next success must take the lock
+//	epochLocked, joiningLocked  transitions: the epoch to tell, and whether to tell hooks at all
+//	storeStatusLocked, sharedCountsLocked, sharedProbesLocked  Snapshot
+//
+// config.go besides uses sharing, newSharing and sharingFaults.
 
-// StoreStatus is how a circuit stands with its [Store].
-type StoreStatus struct {
-	Epoch     uint64    `json:"epoch"`                // the highest epoch that the store has given; 0: none yet
-	Alone     bool      `json:"alone"`                // the circuit acts by itself: Snapshot.State is not the ledger's
-	Connected bool      `json:"connected"`            // the last exchange with the store worked
-	Exchanged time.Time `json:"exchanged,omitzero"`   // when an exchange last worked
-	LastError string    `json:"last_error,omitempty"` // why it does not work, or what was strange about what came
-	Pending   uint64    `json:"pending"`              // outcomes that are still to be reported
-	Lost      uint64    `json:"lost"`                 // outcomes whose report may not have arrived; it is not repeated
-	Foreign   bool      `json:"foreign"`              // others share the name with another configuration
-}
-
-// sharing is what all circuits of one configuration need for a store. It is immutable.
-type sharing struct {
-	sharingDraft
-	shape StoreShape
-	asked policy // following the ledger: no probe without its word
-	alone policy // by itself: one probe at a time
-}
-
-func newSharing(s *settings, d *draft) *sharing {
-	sh := &sharing{sharingDraft: d.store, asked: s.policy, alone: s.policy}
-	sh.asked.probes, sh.alone.probes = 0, 1
-	for i := range s.trips.rules {
-		r := &s.trips.rules[i]
-		sh.shape.Window = max(sh.shape.Window, r.TripCondition.window.last, r.within) // there is but one
-		if r.within > 0 {
-			sh.shape.Failures = max(sh.shape.Failures, r.failures)
-		}
-	}
-	if d.store.minReporters > 1 {
-		sh.shape.Reporters = d.store.minReporters
-	}
-	sh.shape.Config = digest(d)
-	return sh
-}
-
-// digest is the same for circuits that agree in everything that the others would notice.
-func digest(d *draft) string {
-	c := d.cfg
-	h := fnv.New64a()
-	fmt.Fprint(h, c.trips(), c.SuccessThreshold, c.HalfOpenProbes, c.OpenTimeout, c.OpenBackoff, c.ProbeLease, d.store.minReporters)
-	return fmt.Sprintf("%016x", h.Sum64())
-}
-
-const (
-	maxSharedFailures = 1000                  // failure times that a ledger keeps
-	minSharedWindow   = 20 * time.Millisecond // what a store's milliseconds can serve
-)
-
-// sharingFaults reports conditions that a ledger cannot serve.
-func sharingFaults(f *faults, trips []TripCondition) {
-	var window, slow time.Duration
-	for i, t := range trips {
-		at := fmt.Sprintf("Trip[%d].%s", i, tripNames[t.kind])
-		if t.window.calls > 0 {
-			f.add(at+".LastCalls", "must not be used with a Store, which keeps windows of time, got %d", t.window.calls)
-		}
-		window = sharedOne(f, at+".Window", window, max(t.window.last, t.within), minSharedWindow)
-		slow = sharedOne(f, at+".Slow", slow, t.slow, 1)
-		if t.within > 0 && t.failures > maxSharedFailures {
-			f.add(at+".Failures", "must be at most %d with a Store and a window, got %d", maxSharedFailures, t.failures)
-		}
-	}
-}
-
-// sharedOne reports a duration that differs from those before it. It returns what the next ones are to be.
-func sharedOne(f *faults, at string, before, d, least time.Duration) time.Duration {
-	switch {
-	case d <= 0:
-		return before
-	case d < least:
-		f.add(at, "must be at least %v with a Store, got %v", least, d)
-	case before != 0 && d != before:
-		f.add(at, "must be that of the other conditions, %v, with a Store, got %v", before, d)
-	}
-	return d
-}
-
-// acting is how a machine stands to its ledger.
-type acting uint8
-
-const (
-	follows acting = iota // it is where the ledger is
-	alone                 // the store was away when something had to be decided; see staysLocked for what ends this
-	tripped               // as alone, and it opened: only its own probes or a newer epoch close it again
-)
-
-// share is one circuit's part. Except for turn it is guarded by the circuit's mu.
-type share struct {
-	hub    *hub
-	line   *line
-	node   string
-	turn   chan struct{} // holds a token for whoever reports and moves; one at a time, or runs would be counted out of order
-	again  bool          // somebody found the turn taken
-	known  uint64        // the highest epoch that was taken over
-	ledger Ledger        // as last seen in that epoch
-	tookAt int64         // when that was, by the hub's time
-	seenAt int64         // when an exchange last worked
-	seen   bool          // one did
-	acting acting
-	joined bool // the first reading has been taken over: what follows is news
-	closed bool // Close was called: the store is not used any more
-
-	failed  error   // why the last exchange did not work; nil when it did
-	strange string  // what was strange in an exchange that worked
-	foreign bool    // others share the name with another configuration
-	said    []error // for the StoreError hooks
-	tally   tally
-	wanted  urgency // what the hub knows of it
-	sentAt  int64   // when a report was last begun
-	hint    int64   // how long the last failure asked to be left alone
-	cause   error   // what the last outcome would be to a trip
-	lost    uint64
-	orders  []order // moves to ask the store for, one after the other
-	moving  int     // operations on their way that may begin an epoch
-	heard   *Ledger // the newest that was pushed meanwhile
-
-	deciding  bool        // the user's functions are being asked
-	undecided *StoreReply // what they are to be asked about next
-
-	backAt int64         // alone: when to ask for a slot again, by the hub's time
-	backIn time.Duration // how long that was after the last time
-
-	fruitless   int                // answers that neither gave nor refused a slot
-	flight      *flight            // slots are being asked for
-	grants      []grant            // slots that were given and not taken yet
-	waiting     int                // calls that wait for one
-	deniedUntil int64              // nobody asks before
-	fullUntil   int64              // when a slot falls free by itself
-	tokens      map[int64][]string // of slots taken, by the end of their lease
-	serial      uint64
-
-	used      uint64       // hub's: calls when it was last asked whether it is in use
-	flushedAt atomic.Int64 // hub's: when it last reported for this circuit
-}
-
-// shareLocked returns the circuit's share, nil without a store.
-func (c *Circuit) shareLocked() *share {
-	if c.rare == nil {
-		return nil
-	}
-	return c.rare.share
-}
-
-// joiningLocked reports whether the circuit is finding out where the others stand, which is no news to its hooks.
-func (c *Circuit) joiningLocked() bool {
-	sh := c.shareLocked()
-	return sh != nil && !sh.joined
-}
-
-// follows reports whether the machine is its ledger's view.
-func (sh *share) follows() bool { return sh != nil && sh.acting == follows && !sh.closed }
-
-// away reports whether there is no point in asking the store.
-func (sh *share) away() bool { return sh.closed || sh.unheard() }
-
-// unheard reports whether the store does not answer, to anybody or about this name.
-func (sh *share) unheard() bool { return sh.hub.away.Load() || sh.line.away.Load() }
-
-// policyLocked is the policy that holds for the machine: with a store, who may probe is not for the machine to say.
-func (c *Circuit) policyLocked(s *settings) *policy {
-	sh := c.shareLocked()
-	switch {
-	case sh == nil || sh.closed:
-		return &s.policy
-	case sh.acting == follows:
-		return &s.sharing.asked
-	}
-	return &s.sharing.alone
-}
-
-// epochLocked is the number of the present stay as others know it: with a store, the store's.
-func (c *Circuit) epochLocked() uint64 {
-	if sh := c.shareLocked(); sh != nil && sh.known > 0 {
-		return sh.known
-	}
-	return c.m.epoch
-}
-
-// attach puts a new circuit on its store, and reads where the others stand.
-func (c *Circuit) attach(s *settings) {
-	sh := &share{node: fmt.Sprintf("%016x", rand.Uint64()), turn: make(chan struct{}, 1), sentAt: -int64(maxDuration)}
-	sh.hub = hubOf(s.sharing.store)
-	if err := sh.hub.unwatched; err != nil {
-		sh.saidLocked(c.name, "it cannot be watched", ": "+err.Error())
+// joinStore attaches a new circuit to its store and reads the ledger once, so that the circuit starts in the state of the
+// others. It waits no longer than for one operation.
+func (c *Circuit) joinStore(s *settings) {
+	sh := newShare(s.sharing.store)
+	if err := sh.link.syncer.watchErr; err != nil {
+		sh.noteAnomalyLocked(c.name, "it cannot be watched", ": "+err.Error())
 	}
 	c.mu.Lock()
-	c.rareLocked().share = sh
+	c.extrasLocked().share = sh
 	c.mu.Unlock()
-	sh.hub.join(c)
-	if !sh.unheard() {
-		c.learned(sh.hub.read(c.name), byRemote)
+	sh.link.syncer.add(c)
+	if !sh.unreachable() {
+		c.applyReply(sh.link.client.read(c.name), byRemote)
 	}
 	c.mu.Lock()
 	sh.joined = true
 	switch {
-	case sh.known > 0:
-		c.run, c.runMark = 0, 0 // of a Snapshot: the ledger knows better
-	case sh.failed == nil && c.m.state != Closed: // a Snapshot knows what nobody else does
-		sh.orders = append(sh.orders, order{to: Open, why: byRemote, until: max(c.m.now, c.m.until)})
+	case sh.view.epoch > 0:
+		c.run, c.runMark = 0, 0 // the ledger's run replaces one restored from a Snapshot
+	case sh.link.lastErr == nil && c.m.state != Closed: // the ledger is empty, but a Snapshot was restored: tell the others
+		sh.outbox.orders = append(sh.outbox.orders, order{to: Open, why: byRemote, until: max(c.m.now, c.m.until)})
 	}
 	c.mu.Unlock()
-	c.tell(s)
-	c.pursue()
+	c.deliver(s)
+	c.scheduleOrders()
 }
 
-// What the store says.
-
-// learned takes in an answer of the store: where the ledger stands, or that it could not be asked.
-func (c *Circuit) learned(r StoreReply, why reason) {
-	now := c.load().time.now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.heardLocked(c.load(), &r, why, nil, now)
-}
-
-// heardLocked is learned under the lock. cause is why the ledger opened, if it did so at our word.
-func (c *Circuit) heardLocked(s *settings, r *StoreReply, why reason, cause error, now int64) {
-	sh := c.rare.share
-	if r.Err != nil {
-		if sh.failed == nil {
-			sh.said = append(sh.said, fmt.Errorf("breaker: store of circuit %q: %w", c.name, r.Err))
-		}
-		sh.failed = r.Err
-		return
-	}
-	sh.failed = nil
-	sh.seenAt, sh.seen = max(c.m.now, now), true
-	l := &r.Ledger
-	if l.impossible() {
-		sh.saidLocked(c.name, "an impossible ledger", fmt.Sprintf(": epoch %d, state %d at %d ms", l.Epoch, l.State, l.Clock))
-		return
-	}
-	if sh.known > l.Clock+maxAhead && sh.ledger.Clock > l.Clock { // the clock was set back: what is known is out of its reach
-		sh.known, sh.ledger = 0, Ledger{}
-	}
-	if l.Foreign {
-		sh.saidLocked(c.name, "others share the name with another configuration", "")
-	}
-	c.adoptLocked(s, l, why, cause, sh.seenAt)
-}
-
-// maxAhead is how many milliseconds an epoch may be ahead of the store's clock: one forged message must not keep a fleet
-// from ever moving again.
-const maxAhead = 24 * 60 * 60 * 1000
-
-// impossible reports whether no circuit can follow a ledger.
-func (l *Ledger) impossible() bool {
-	return l.Epoch > min(l.Clock+maxAhead, maxEpoch) || int(l.State) >= len(stateNames)
-}
-
-// shapedLocked takes in what the answer to a question with a Shape says about it.
-func (sh *share) shapedLocked(r *StoreReply) {
-	if r.Err != nil {
-		return
-	}
-	if sh.foreign && !r.Ledger.Foreign {
-		sh.strange = "" // that is over, and news if it comes again
-	}
-	sh.foreign = r.Ledger.Foreign
-}
-
-// saidLocked notes something strange for the StoreError hooks, unless it is what they heard last.
-func (sh *share) saidLocked(name, what, detail string) {
-	if !strings.HasPrefix(sh.strange, what) {
-		sh.strange = what + detail
-		sh.said = append(sh.said, fmt.Errorf("breaker: store of circuit %q: %s", name, sh.strange))
-	}
-}
-
-// tell delivers what hooks should know, here and where another circuit was told of what we did. It must not be called with
-// the turn taken: a hook may call Sync.
-func (c *Circuit) tell(s *settings) {
-	c.tellOwn(s)
-	c.rare.share.hub.tellOthers()
-}
-
-func (c *Circuit) tellOwn(s *settings) {
-	c.mu.Lock()
-	sh := c.rare.share
-	said := sh.said
-	sh.said = nil
-	n := &c.rare.notifier
-	c.mu.Unlock()
-	if len(said) == 0 && n.idle() {
-		return
-	}
-	sh.hub.run(func() {
-		defer n.deliver(s)
-		for _, err := range said {
-			s.hookStoreError(c.name, err)
-		}
-	})
-}
-
-// adoptLocked moves the machine to where the ledger stands, if that is news.
-func (c *Circuit) adoptLocked(s *settings, l *Ledger, why reason, cause error, now int64) {
-	sh := c.rare.share
-	if l.Epoch < sh.known {
-		c.bringBackLocked(l, now)
-		return
-	}
-	news := l.Epoch > sh.known
-	first := sh.known == 0 && sh.acting == follows && c.m.state == Closed && l.State == Closed && why != byHand
-	returning := !news && sh.acting == alone && !c.staysLocked(l)
-	sh.known = l.Epoch
-	if first && news { // the series of openings that the others are in
-		c.m.opens = l.Openings
-		c.m.since = min(c.m.now, now-clampDuration(l.Age))
-	}
-	if returning {
-		sh.acting = follows
-	}
-	if !(news && !first || returning && c.m.state != l.State) {
-		c.refreshLocked(s, l, now)
-		c.comeBackLocked(l)
-		c.publishLocked(s)
-		return
-	}
-	sh.acting = follows
-	sh.takeLocked(l)
-	e := event{kind: evAdopt, now: now, to: l.State, why: why, opens: l.Openings, since: now - clampDuration(l.Age)}
-	e.until = now + min(clampDuration(l.Remaining), s.longestOpen())
-	if l.State == Open && l.Remaining <= 0 && c.m.state != Open {
-		e.to = HalfOpen
-	}
-	c.stepLocked(s, &e, new(effects), cause)
-	c.m.progress = l.Progress
-}
-
-// staysLocked reports whether a circuit that acts by itself keeps to that, in an epoch that is not over: it has closed, or
-// probes where a probe is due. That the ledger can be read does not end it, since a store may be read that cannot be
-// written to, and the next probe would leave again. A newer epoch does, or a slot. A store within the process is not read
-// by the hub.
-func (c *Circuit) staysLocked(l *Ledger) bool {
-	sh := c.rare.share
-	if sh.acting != alone || sh.hub.immediate || l.State == Closed || l.Granted > 0 {
-		return false
-	}
-	return c.m.state == Closed || l.State == HalfOpen || l.Remaining <= 0
-}
-
-// How far apart a circuit that stays by itself asks for a slot. The times are doubled.
-const firstComeBack, lastComeBack = time.Second, 8 * time.Second
-
-// comeBackLocked asks for a slot, as any circuit would of such a ledger, to see whether the store takes anything. No call
-// waits for it.
-func (c *Circuit) comeBackLocked(l *Ledger) {
-	sh := c.rare.share
-	now := sh.hub.time.now()
-	switch {
-	case !c.staysLocked(l):
-		sh.backIn, sh.backAt = 0, 0
-		return
-	case l.State == Open && l.Remaining > 0, now < sh.backAt, sh.flight != nil, len(sh.orders) > 0, sh.away():
-		return
-	}
-	sh.backIn = min(max(2*sh.backIn, firstComeBack), lastComeBack)
-	sh.backAt = now + int64(sh.backIn)
-	sh.flight = &flight{make(chan struct{})}
-	go c.ask(sh.flight)
-}
-
-// longestOpen is the longest open period that the configuration allows.
-func (s *settings) longestOpen() int64 {
-	return max(s.policy.openTimeout, int64(s.hintMax), s.policy.backoffMax)
-}
-
-// refreshLocked takes over what the ledger says about the epoch that lasts.
-func (c *Circuit) refreshLocked(s *settings, l *Ledger, now int64) {
-	sh := c.rare.share
-	if l.Counts.ConsecutiveFailures > 0 && sh.ledger.Counts.ConsecutiveFailures == 0 && c.m.state == Closed {
-		sh.tally.fold(c.successesLocked(), now, false) // these came before the run
-	}
-	if sh.overtaken(l) && !sh.outlasted() {
-		return
-	}
-	sh.takeLocked(l)
-	if c.m.state != HalfOpen || sh.acting != follows {
-		return
-	}
-	c.m.progress = l.Progress
-	if l.Slots < s.policy.probes {
-		c.undenyLocked()
-	}
-}
-
-// takeLocked takes a ledger over as the one that was seen last.
-func (sh *share) takeLocked(l *Ledger) { sh.ledger, sh.tookAt = *l, sh.hub.time.now() }
-
-// overtaken reports whether a ledger is older than what is known, by what it says itself. The store's clock may have been
-// set back, or be another server's; but within an epoch runs follow each other by their numbers, and grow.
-func (sh *share) overtaken(l *Ledger) bool {
-	k := &sh.ledger
-	switch {
-	case l.Epoch != k.Epoch:
-		return l.Epoch < k.Epoch && l.Clock <= k.Clock
-	case l.Run != k.Run:
-		return l.Clock < k.Clock && l.Run < k.Run
-	}
-	return l.Clock < k.Clock && l.Counts.ConsecutiveFailures <= k.Counts.ConsecutiveFailures
-}
-
-// outlasted reports whether no operation is under way any more that was when a ledger was last taken over: what is answered
-// now has been asked since, whatever the store's clock says.
-func (sh *share) outlasted() bool { return (sh.hub.time.now()-sh.tookAt)/2 > int64(sh.hub.timeout) }
-
-// undenyLocked makes the next call ask for a slot again.
-func (c *Circuit) undenyLocked() {
-	c.rare.share.deniedUntil = 0
-	c.shut.Store(nil)
-}
-
-// bringBackLocked sees to it that a store which has lost the ledger, or the last of it, gets it back. A ledger that is no
-// younger than what is known is merely late, unless it was asked for since.
-func (c *Circuit) bringBackLocked(l *Ledger, now int64) {
-	sh := c.rare.share
-	if sh.overtaken(l) && !sh.outlasted() || sh.acting == tripped || len(sh.orders) > 0 {
-		return
-	}
-	o := order{to: c.m.state, why: byRemote, epoch: sh.known}
-	if sh.acting == alone {
-		o.to = sh.ledger.State // what it did by itself is not for the others
-	}
-	switch {
-	case o.to == Closed && l.Epoch == 0 && sh.acting == follows:
-		return // the next report brings it back
-	case o.to == HalfOpen, o.to == Open && sh.acting == alone:
-		o.to, o.until = Open, now // a lost HalfOpen comes back as a due Open
-	case o.to == Open:
-		o.until = max(now, c.m.until)
-	}
-	sh.orders = append(sh.orders, o)
-}
-
-// pushed takes in a ledger that the store sent unasked.
-func (c *Circuit) pushed(l Ledger) {
-	c.mu.Lock()
-	sh := c.rare.share
-	held := sh.moving > 0 || sh.closed || sh.overtaken(&l) // nobody asked: it may have been on its way for long
-	if sh.moving > 0 && (sh.heard == nil || l.Epoch >= sh.heard.Epoch) {
-		sh.heard = &l // what our own operation causes would be taken for another's: its answer comes first
-	}
-	c.mu.Unlock()
-	if !held {
-		c.learned(StoreReply{Ledger: l}, byRemote)
-		sh.hub.tellLater(c)
-	}
-}
-
-// ended is called when an operation that may have begun an epoch has been answered, and its answer taken in.
-func (c *Circuit) ended() {
-	c.mu.Lock()
-	sh := c.rare.share
-	sh.moving--
-	var l *Ledger
-	if sh.moving == 0 {
-		l, sh.heard = sh.heard, nil
-	}
-	if l != nil && sh.overtaken(l) {
-		l = nil
-	}
-	c.mu.Unlock()
-	if l != nil {
-		c.learned(StoreReply{Ledger: *l}, byRemote)
-	}
-}
-
-// actedLocked notes that the machine has moved by itself.
-func (sh *share) actedLocked(to State) {
-	switch {
-	case sh.acting == tripped && to == Closed && sh.ledger.State == Closed:
-		sh.acting = follows // its own probes have brought it back to where the ledger is
-	case to == Open, sh.acting == tripped && to == HalfOpen:
-		sh.acting = tripped
-	default:
-		sh.acting = alone
-	}
-}
-
-// startEpochLocked forgets what belonged to the stay that has ended.
-func (sh *share) startEpochLocked() {
-	sh.tally = tally{}
-	sh.hint, sh.cause, sh.wanted = 0, nil, notAtAll
-	sh.grants, sh.tokens = nil, nil
-	sh.deniedUntil = 0
-}
-
-// What Snapshot says.
-
-// sharedLocked is the account of the share.
-func (c *Circuit) sharedLocked(s *settings, wall anchor) *StoreStatus {
-	sh := c.shareLocked()
-	if sh == nil {
-		return nil
-	}
-	a := &StoreStatus{
-		Epoch:     sh.known,
-		Alone:     !sh.follows(),
-		Connected: sh.failed == nil && !sh.away(),
-		LastError: sh.strange,
-		Lost:      sh.lost,
-		Foreign:   sh.foreign,
-	}
-	if sh.news(s) {
-		a.Pending = sh.tally.n
-	}
-	if sh.failed != nil {
-		a.LastError = sh.failed.Error()
-	}
-	if sh.seen {
-		a.Exchanged = wall.at(sh.seenAt)
-	}
-	return a
-}
-
-// sharedCountsLocked is the ledger's counts as last seen, and what is still to be reported.
-func (c *Circuit) sharedCountsLocked(s *settings) (n Counts, ok bool) {
-	sh := c.shareLocked()
-	if !sh.follows() || c.m.state != Closed {
-		return n, false
-	}
-	sh.tally.fold(c.successesLocked(), c.m.now, sh.breaksRun())
-	n = sh.ledger.Counts
-	for _, t := range sh.tally.slices {
-		n.Successes += t.ok
-		n.Failures += t.failed
-		n.Ignored += t.ignored
-		n.Slow += t.slow
-	}
-	r := &sh.tally.run
-	if s.sharing.shape.Failures > 0 && s.trips.rules[0].kind == tripConsecutive {
-		n.ConsecutiveFailures = sh.ledger.RecentRun
-	}
-	if r.broken {
-		n.ConsecutiveFailures = 0
-	}
-	n.ConsecutiveFailures += r.tail
-	if r.failures > 0 {
-		n.ConsecutiveSuccesses = 0
-	}
-	n.ConsecutiveSuccesses += r.trailing
-	return n, true
-}
-
-// closeShare reports what is left and leaves the store.
-func (c *Circuit) closeShare() {
+// leaveStore reports what has not been reported, and detaches the circuit from its store for good. Only the first call does
+// anything.
+func (c *Circuit) leaveStore() {
 	c.mu.Lock()
 	sh := c.shareLocked()
 	open := sh != nil && !sh.closed
@@ -572,13 +88,299 @@ func (c *Circuit) closeShare() {
 	if !open {
 		return
 	}
-	if !sh.unheard() {
-		ctx, cancel := context.WithTimeout(context.Background(), sh.hub.timeout)
+	if !sh.unreachable() {
+		ctx, cancel := context.WithTimeout(context.Background(), sh.link.client.timeout)
 		defer cancel()
 		_ = c.Sync(ctx) // what cannot be reported now is lost with the circuit
 	}
 	c.mu.Lock()
 	sh.closed = true
 	c.mu.Unlock()
-	sh.hub.leave(c)
+	sh.link.syncer.leave(c)
+}
+
+// policyLocked returns the policy to run the machine with. In step with a ledger the machine has no probe slots of its own
+// to give; standalone it has one.
+func (c *Circuit) policyLocked(s *settings) *policy {
+	sh := c.shareLocked()
+	switch {
+	case sh == nil || sh.closed:
+		return &s.policy
+	case sh.standing == inStep:
+		return &s.sharing.policyInStep
+	}
+	return &s.sharing.policyStandalone
+}
+
+// readyPolicyLocked returns the policy by which Ready judges m, a copy of the machine; denied says that a call would be
+// rejected because the store has refused a slot lately. Nobody knows without asking whether the store has a free slot, and
+// Ready does not ask: otherwise it assumes that there is one.
+func (c *Circuit) readyPolicyLocked(s *settings, m *machine) (p *policy, denied bool) {
+	sh := c.shareLocked()
+	if !sh.isInStep() {
+		return c.policyLocked(s), false
+	}
+	return &s.policy, m.mode == Auto && m.state == HalfOpen && m.now < sh.probes.deniedUntil
+}
+
+// epochLocked returns the number of the current epoch as events and snapshots tell it: the store's, once one is known.
+func (c *Circuit) epochLocked() uint64 {
+	if sh := c.shareLocked(); sh != nil && sh.view.epoch > 0 {
+		return sh.view.epoch
+	}
+	return c.m.epoch
+}
+
+// joiningLocked reports whether joinStore is reading the ledger. The change of state that follows from it is not told to
+// hooks: to its user, the circuit starts in that state.
+func (c *Circuit) joiningLocked() bool {
+	sh := c.shareLocked()
+	return sh != nil && !sh.joined
+}
+
+// nextProbeLocked returns the earliest time at which a call may become a probe, as far as is known.
+func (c *Circuit) nextProbeLocked() int64 {
+	if sh := c.shareLocked(); c.m.state == HalfOpen && sh.isInStep() && c.m.now < sh.probes.deniedUntil {
+		return sh.probes.deniedUntil
+	}
+	return c.m.nextProbe()
+}
+
+// slotFreeAtLocked returns when a caller that is rejected until then should try again. After a refusal by the store the
+// circuit asks again sooner than a slot is sure to be free, in case one is given back early; callers are told the later time.
+func (c *Circuit) slotFreeAtLocked(until int64) int64 {
+	if sh := c.shareLocked(); sh != nil && until == sh.probes.deniedUntil {
+		return sh.probes.freeAt
+	}
+	return until
+}
+
+// deferToStoreLocked takes the decision to open away from the machine while the ledger's counts decide; the cause is kept
+// for the opening that may follow. It returns how soon the outcome must be reported. While the store is unavailable it
+// changes nothing, and the machine opens on the circuit's own counts.
+func (c *Circuit) deferToStoreLocked(s *settings, e *event, cause error) urgency {
+	if !c.storeDecidesLocked() {
+		return none
+	}
+	e.trip = false
+	if e.pass.epoch == c.m.epoch && e.outcome != Ignored {
+		c.shared().outbox.cause = cause
+	}
+	return c.urgencyLocked(s, e.now)
+}
+
+// storeDecidesLocked reports whether the ledger's counts, not the circuit's own, decide when to open.
+func (c *Circuit) storeDecidesLocked() bool {
+	sh := c.shareLocked()
+	return sh.isInStep() && !sh.unavailable()
+}
+
+// afterSettlement does what a settlement has led to and what must not be done under the lock. answer is what settleProbe
+// returned.
+func (c *Circuit) afterSettlement(answer *StoreReply, u urgency) {
+	if answer != nil {
+		c.epochOpEnded()
+		c.deliver(c.load())
+		c.scheduleOrders()
+	}
+	c.shared().link.syncer.schedule(c, u)
+}
+
+// beginSharedStayLocked follows a change of the machine's epoch by e.
+func (c *Circuit) beginSharedStayLocked(e *event) {
+	sh := c.shareLocked()
+	if sh == nil {
+		return
+	}
+	if e.kind != eventFollow {
+		sh.machineMoved(c.m.state)
+	}
+	if e.kind == eventSettle && c.m.state == Closed {
+		for i := range sh.outbox.orders {
+			sh.outbox.orders[i].recovered = sh.outbox.orders[i].appliedHere
+		}
+	}
+	sh.clearEpoch()
+}
+
+// sharedProbesLocked returns how many probe slots are in use in all processes, as far as is known; 0 where the ledger says
+// nothing about this circuit.
+func (c *Circuit) sharedProbesLocked() int64 {
+	if sh := c.shareLocked(); sh.isInStep() {
+		return int64(sh.view.ledger.Slots)
+	}
+	return 0
+}
+
+// share is one circuit's part in sharing. The circuit's lock guards all of it, except where a field says otherwise.
+type share struct {
+	link     storeLink
+	standing standing // assigned only by rejoin, detach and machineMoved
+	joined   bool     // joinStore has taken over the first reading; never false again
+	closed   bool     // leaveStore was called; never false again. The store is not used, and standing means nothing
+	view     ledgerView
+	outbox   outbox
+	probes   probeSlots
+
+	polledCalls uint64       // the circuit's calls, rejections included, when the syncer last looked whether it is in use
+	flushedAt   atomic.Int64 // when the syncer last reported for this circuit, by the syncer's clock; needs no lock
+}
+
+// storeLink is the connection to the store and the state of the last exchange. The first four fields are set by joinStore
+// and never change: they may be read without the lock.
+//
+// lastErr and anomaly are independent: anomaly stays after a later exchange has failed or was in order. exchangedAt means
+// nothing before exchanged is set.
+type storeLink struct {
+	syncer *syncer      // the one for the store in this process
+	client *storeClient // the syncer's
+	peers  *peers       // the circuits of this name in this process
+	node   string       // identifies this circuit in reports and, as their prefix, its tokens; random
+
+	lastErr       error   // why the last exchange failed; nil if it worked
+	exchanged     bool    // at least one exchange has worked
+	exchangedAt   int64   // when one last did
+	foreign       bool    // the ledger is kept for another configuration; from replies to operations that carry a shape
+	anomaly       string  // what was last told as odd in an exchange that worked; kept so that it is not told twice in a row
+	pendingErrors []error // for the StoreError hooks; taken by deliver
+}
+
+// ledgerView is what is known of the ledger.
+//
+// epoch always equals ledger.Epoch. Both are 0 until a ledger that somebody has written to is seen, and again if the
+// store's clock turns out to have been set back by more than a day. pushed is nil unless epochOps is above 0.
+type ledgerView struct {
+	epoch   uint64 // the highest that was taken over
+	ledger  Ledger // as last seen in that epoch
+	takenAt int64  // when ledger was last replaced, by the syncer's clock
+
+	// An operation of this circuit that begins an epoch is answered to the circuit and pushed to every watcher, in either
+	// order. Were the push taken over first, the circuit would tell its own opening as somebody else's. So pushed ledgers
+	// wait while such operations are under way.
+	epochOps int     // operations under way that may begin an epoch
+	pushed   *Ledger // the newest that was pushed meanwhile
+}
+
+// outbox is what the circuit has to say to the store. The tally, hint, cause and scheduled belong to the machine's current
+// epoch; clearEpoch drops them.
+//
+// Failures enter the tally only in step. Of orders, the first may be under way, which only the holder of reporting knows; the
+// others wait. undecided is nil unless asking is set.
+type outbox struct {
+	// reporting is a lock that can be waited for with a context: a channel of one place, filled by whoever runs orders and
+	// sends reports for the circuit. Only one goroutine may at a time, or runs of failures would be entered out of order.
+	// The circuit's lock is taken while it is held, never the other way round.
+	reporting   chan struct{}
+	reportAgain bool // somebody wanted reporting while it was taken: the holder goes on for them
+
+	tally      tally
+	scheduled  urgency // what the syncer has been told about the tally
+	reportedAt int64   // when a report was last begun
+	hint       int64   // the wait that the last counted failure asked for (Retry-After); 0 after a success
+	cause      error   // what the last outcome would be the cause of, if the ledger opens on it
+	lost       uint64  // outcomes whose report was not answered
+	orders     []order // moves to ask the store for, in this order
+
+	asking    bool        // a goroutine is in the user's trip functions
+	undecided *StoreReply // what it is to ask them about next
+}
+
+// probeSlots is this circuit's part in HalfOpen: slots it has asked for, been given, or been refused.
+//
+// granted, tokens and deniedUntil belong to the machine's current epoch; clearEpoch drops them. freeAt means something only
+// while deniedUntil is set, rejoinAt and rejoinAfter only while the circuit is standalone.
+type probeSlots struct {
+	request        *slotRequest       // under way; nil: none
+	waiting        int                // calls in awaitSlot
+	granted        []grant            // slots given by the store and not taken by a call yet
+	tokens         map[int64][]string // of slots that calls have taken, by the end of their lease
+	serial         uint64             // numbers the tokens
+	deniedUntil    int64              // the store has refused a slot: it is not asked again before this
+	freeAt         int64              // when the store expects a slot to be free
+	uselessReplies int                // replies in a row that neither granted nor refused a slot
+
+	rejoinAt    int64         // when a standalone circuit asks for a slot again, by the syncer's clock
+	rejoinAfter time.Duration // how long it waited the last time
+}
+
+func newShare(store Store) *share {
+	y := syncerOf(store)
+	return &share{
+		link: storeLink{syncer: y, client: y.client, node: fmt.Sprintf("%016x", rand.Uint64())},
+		outbox: outbox{
+			reporting:  make(chan struct{}, 1),
+			reportedAt: -int64(maxDuration),
+		},
+	}
+}
+
+// shareLocked returns the circuit's share, nil without a store.
+func (c *Circuit) shareLocked() *share {
+	if c.extras == nil {
+		return nil
+	}
+	return c.extras.share
+}
+
+// shared returns the share of a circuit that has a store. It needs no lock: joinStore sets it before anybody else sees the
+// circuit, and it stays.
+func (c *Circuit) shared() *share { return c.extras.share }
+
+// isInStep reports whether the machine is a copy of the ledger's state. It may be called on a nil share.
+func (sh *share) isInStep() bool { return sh != nil && sh.standing == inStep && !sh.closed }
+
+// unavailable reports whether there is no point in asking the store.
+func (sh *share) unavailable() bool { return sh.closed || sh.unreachable() }
+
+// unreachable reports whether the store does not answer, to anybody or about this name. It needs no lock.
+func (sh *share) unreachable() bool {
+	return sh.link.client.unreachable.Load() || sh.link.peers.unreachable.Load()
+}
+
+// standing is how the machine's state relates to the ledger's.
+//
+// In step the machine is in the state of the ledger as last seen, or HalfOpen where the ledger is Open and due; only after a
+// restart from a Snapshot it may be Open over an empty ledger, until the order that brings the ledger there is carried out.
+// Standalone it may be in any state; Open only if the probe for which it has become standalone has not been admitted yet,
+// since a later opening makes it standaloneOpen. With standaloneOpen it is Open or HalfOpen: when it closes it is in step
+// again if the ledger is Closed, and standalone if not.
+type standing uint8
+
+const (
+	inStep         standing = iota // it is the ledger's, as last seen
+	standalone                     // the circuit had to decide something while the store was unavailable
+	standaloneOpen                 // and it opened; kept through its own half-open stays
+)
+
+// rejoin makes the machine follow the ledger again, which the caller has found to be due: the ledger has a newer epoch, or
+// nothing keeps the circuit standalone; see followLocked.
+func (sh *share) rejoin() { sh.standing = inStep }
+
+// detach makes a circuit that is in step standalone because the store gives no answer to a request for a probe slot, or
+// none that helps.
+func (sh *share) detach() {
+	if sh.standing == inStep {
+		sh.standing = standalone
+	}
+}
+
+// machineMoved follows a change of the machine's state that did not come from the ledger. After an opening, only the
+// circuit's own probes or a newer epoch of the ledger end it: the ledger, which is still Closed, does not.
+func (sh *share) machineMoved(to State) {
+	switch {
+	case sh.standing == standaloneOpen && to == Closed && sh.view.ledger.State == Closed:
+		sh.standing = inStep
+	case to == Open, sh.standing == standaloneOpen && to == HalfOpen:
+		sh.standing = standaloneOpen
+	default:
+		sh.standing = standalone
+	}
+}
+
+// clearEpoch drops what belonged to the epoch of the machine that has ended.
+func (sh *share) clearEpoch() {
+	sh.outbox.tally = tally{}
+	sh.outbox.hint, sh.outbox.cause, sh.outbox.scheduled = 0, nil, none
+	sh.probes.granted, sh.probes.tokens = nil, nil
+	sh.probes.deniedUntil = 0
 }

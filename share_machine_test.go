@@ -89,7 +89,7 @@ func (w *shWorld) next(e event, call int) (n shWorld, fx effects) {
 	switch {
 	case call >= 0:
 		n.calls = slices.Delete(n.calls, call, call+1)
-	case e.kind == evAdmit && (fx.refused == admitted || fx.shadow):
+	case e.kind == eventAdmit && (fx.refused == admitted || fx.shadow):
 		n.calls = append(n.calls, shCall{fx.pass, n.stay, e.slot != 0})
 	}
 	return n, fx
@@ -111,7 +111,7 @@ func (w *shWorld) check(n *shWorld, e event, call int, fx effects) error {
 	}
 	moved := m.epoch != old.epoch
 	switch e.kind {
-	case evSettle:
+	case eventSettle:
 		c := w.calls[call]
 		if stale := c.stay != w.stay; stale != fx.late || stale && moved {
 			return fmt.Errorf("a stale call decides: moved %v, late %v", moved, fx.late)
@@ -122,7 +122,7 @@ func (w *shWorld) check(n *shWorld, e event, call int, fx effects) error {
 		if e.decided && m.progress != old.progress {
 			return fmt.Errorf("a judged probe counts")
 		}
-	case evAdmit:
+	case eventAdmit:
 		passed := fx.refused == admitted
 		if passed && old.mode == Auto && old.state == Open && old.now < old.until {
 			return fmt.Errorf("admitted in Open")
@@ -139,7 +139,7 @@ func (w *shWorld) check(n *shWorld, e event, call int, fx effects) error {
 		if e.slot != 0 && fx.pass.probe && old.state == HalfOpen && fx.pass.lease != e.slot {
 			return fmt.Errorf("lease %d, given until %d", fx.pass.lease, e.slot)
 		}
-	case evAdopt:
+	case eventFollow:
 		if m.state != e.to || !moved || len(m.leases) != 0 || m.progress != 0 {
 			return fmt.Errorf("adopted %v: %+v", e.to, *m)
 		}
@@ -149,7 +149,7 @@ func (w *shWorld) check(n *shWorld, e event, call int, fx effects) error {
 		if e.to == Open && m.until != e.until {
 			return fmt.Errorf("until %d, want %d", m.until, e.until)
 		}
-		if e.to == Closed && m.ramping() && (old.state == Closed || e.why == byHand) {
+		if e.to == Closed && m.ramping() && (old.state == Closed || e.why == byOperator) {
 			return fmt.Errorf("a ramp without a recovery")
 		}
 	}
@@ -162,19 +162,19 @@ func (w shWorld) recovers() error {
 	for _, own := range []bool{true, false} {
 		r := w
 		r.own = own
-		r, _ = r.next(event{kind: evSetMode, mode: Auto}, -1)
+		r, _ = r.next(event{kind: eventSetMode, mode: Auto}, -1)
 		for range 40 {
 			if r.m.state == Closed {
 				break
 			}
-			e := event{kind: evAdmit, now: 1}
+			e := event{kind: eventAdmit, now: 1}
 			if !own { // the store makes it half-open when it is due, and gives a slot
 				if r.m.state == Open {
 					if r.m.now+1 < r.m.until {
-						r, _ = r.next(event{kind: evSetMode, mode: Auto, now: 1}, -1)
+						r, _ = r.next(event{kind: eventSetMode, mode: Auto, now: 1}, -1)
 						continue
 					}
-					r, _ = r.next(event{kind: evAdopt, now: 1, to: HalfOpen, why: byTimeout, since: r.m.now + 1}, -1)
+					r, _ = r.next(event{kind: eventFollow, now: 1, to: HalfOpen, why: byTimeout, since: r.m.now + 1}, -1)
 				}
 				e.slot = r.m.now + 1 + shLease
 			}
@@ -184,7 +184,7 @@ func (w shWorld) recovers() error {
 				continue
 			}
 			last := len(r.calls) - 1
-			r, _ = r.next(event{kind: evSettle, pass: r.calls[last].pass, outcome: Success}, last)
+			r, _ = r.next(event{kind: eventSettle, pass: r.calls[last].pass, outcome: Success}, last)
 		}
 		if r.m.state != Closed {
 			return fmt.Errorf("by itself %v: not closed, but %+v", own, r.m)
@@ -196,38 +196,38 @@ func (w shWorld) recovers() error {
 // events lists what may happen to a world, and the call that each settles.
 func (w *shWorld) events() (all []event, calls []int) {
 	do := func(e event, call int) { all, calls = append(all, e), append(calls, call) }
-	do(event{kind: evSetMode, mode: w.m.mode, now: 1}, -1) // a tick
+	do(event{kind: eventSetMode, mode: w.m.mode, now: 1}, -1) // a tick
 	for mode := Auto; mode <= Shadow; mode++ {
-		do(event{kind: evSetMode, mode: mode}, -1)
+		do(event{kind: eventSetMode, mode: mode}, -1)
 	}
 	if len(w.calls) < 2 {
 		if w.own || w.m.state == Closed || w.m.state == Open && !w.m.due(w.m.now) || w.m.state == HalfOpen || w.m.mode != Auto {
-			do(event{kind: evAdmit}, -1) // who is due and follows asks the store first
+			do(event{kind: eventAdmit}, -1) // who is due and follows asks the store first
 		}
 		if w.m.state == HalfOpen && w.live() < shSlots {
-			do(event{kind: evAdmit, slot: w.m.now + 1}, -1)
-			do(event{kind: evAdmit, slot: w.m.now + shLease}, -1)
+			do(event{kind: eventAdmit, slot: w.m.now + 1}, -1)
+			do(event{kind: eventAdmit, slot: w.m.now + shLease}, -1)
 		}
 	}
 	for i, c := range w.calls {
 		for _, o := range []Outcome{Success, Failure, Ignored} {
-			do(event{kind: evSettle, pass: c.pass, outcome: o, trip: true}, i)
+			do(event{kind: eventSettle, pass: c.pass, outcome: o, trip: true}, i)
 			if c.given {
-				do(event{kind: evSettle, pass: c.pass, outcome: o, decided: true}, i)
+				do(event{kind: eventSettle, pass: c.pass, outcome: o, decided: true}, i)
 			}
 		}
 	}
-	do(event{kind: evTrip}, -1)
-	do(event{kind: evReset}, -1)
-	do(event{kind: evOffer}, -1)
+	do(event{kind: eventTrip}, -1)
+	do(event{kind: eventReset}, -1)
+	do(event{kind: eventOfferProbe}, -1)
 	for to := Closed; to <= Open; to++ {
-		for _, why := range []reason{byRemote, byHand, byRecovery} {
+		for _, why := range []reason{byRemote, byOperator, byRecovery} {
 			for _, ago := range []int64{0, 3} {
-				do(event{kind: evAdopt, to: to, why: why, since: w.m.now - ago, until: w.m.now + 1, opens: uint32(ago)}, -1)
+				do(event{kind: eventFollow, to: to, why: why, since: w.m.now - ago, until: w.m.now + 1, opens: uint32(ago)}, -1)
 			}
 		}
 	}
-	do(event{kind: evAdopt, to: Open, why: byRemote, since: w.m.now + 9, until: w.m.now + 9}, -1) // from a clock ahead
+	do(event{kind: eventFollow, to: Open, why: byRemote, since: w.m.now + 9, until: w.m.now + 9}, -1) // from a clock ahead
 	return all, calls
 }
 

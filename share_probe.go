@@ -6,81 +6,84 @@ import (
 	"time"
 )
 
-// The probes of a shared circuit: slots come from the store, and verdicts are its own. See share.go.
+// Probes in step with a ledger: the store grants the slots, and decides what an outcome does to the state. See share.go.
 
-// grant is a slot that the store has given.
+// grant is a slot that the store has given to this circuit and no call has taken yet.
 type grant struct {
-	epoch uint64 // of the machine
-	token string
-	end   int64
+	epoch uint64 // the machine's, when it was granted
+	token string // identifies the slot to the store
+	end   int64  // of its lease
 }
 
-// flight is a question for slots. Calls that come meanwhile wait for its end, and look again.
-type flight struct{ done chan struct{} }
+// slotRequest is an Acquire under way. Calls that arrive meanwhile wait until done is closed, and then look for a slot
+// again.
+type slotRequest struct{ done chan struct{} }
 
-// slotLocked finds a slot for a call that may pass only with one. Where the store has to be asked first, it returns what
-// to wait for, and whether the caller is the one to ask.
-func (c *Circuit) slotLocked(s *settings, e *event) (f *flight, asks bool) {
+// storeSlotLocked looks for a slot of the store for a call that arrives while the circuit is half-open, or open and due. A
+// slot that was granted before is entered in e. If the store has to be asked first, it returns the request to wait for in
+// awaitSlot, and whether the caller is the one to make it. In all other cases it returns nil, and the machine decides: it
+// admits, or rejects because it has no slot itself.
+func (c *Circuit) storeSlotLocked(s *settings, e *event) (request *slotRequest, asks bool) {
 	sh := c.shareLocked()
-	if !sh.follows() || c.m.mode == ForcedOpen || c.m.mode == ForcedClosed {
+	if !sh.isInStep() || c.m.mode == ForcedOpen || c.m.mode == ForcedClosed {
 		return nil, false
 	}
 	c.m.now = max(c.m.now, e.now)
 	if c.m.state != HalfOpen && !c.m.due(c.m.now) {
 		return nil, false
 	}
-	if c.takeGrantLocked(e) || c.fullLocked(s) {
+	if c.takeGrantLocked(e) || c.noSlotFreeLocked(s) {
 		return nil, false
 	}
-	if sh.away() {
-		sh.acting = alone
+	if sh.unavailable() {
+		sh.detach()
 		return nil, false
 	}
-	sh.waiting++
-	if sh.flight == nil {
-		sh.flight = &flight{make(chan struct{})}
+	sh.probes.waiting++
+	if sh.probes.request == nil {
+		sh.probes.request = &slotRequest{make(chan struct{})}
 		asks = true
 	}
-	return sh.flight, asks
+	return sh.probes.request, asks
 }
 
-// fullLocked reports whether every slot is known to be taken.
-func (c *Circuit) fullLocked(s *settings) bool {
-	return c.m.state == HalfOpen && (c.m.now < c.rare.share.deniedUntil || c.m.liveLeases() >= s.policy.probes)
+// noSlotFreeLocked reports whether all slots are known to be in use, so that the store need not be asked.
+func (c *Circuit) noSlotFreeLocked(s *settings) bool {
+	return c.m.state == HalfOpen && (c.m.now < c.shared().probes.deniedUntil || c.m.liveLeases() >= s.policy.probes)
 }
 
-// takeGrantLocked takes a slot that was given and is still good.
+// takeGrantLocked takes a slot that was granted, if there is one whose lease has not ended.
 func (c *Circuit) takeGrantLocked(e *event) bool {
-	sh := c.rare.share
-	for len(sh.grants) > 0 {
-		g := sh.grants[0]
-		sh.grants = sh.grants[1:]
+	sh := c.shared()
+	for len(sh.probes.granted) > 0 {
+		g := sh.probes.granted[0]
+		sh.probes.granted = sh.probes.granted[1:]
 		if g.epoch == c.m.epoch && c.m.now < g.end {
 			e.slot = g.end
-			if sh.tokens == nil {
-				sh.tokens = make(map[int64][]string)
+			if sh.probes.tokens == nil {
+				sh.probes.tokens = make(map[int64][]string)
 			}
-			sh.tokens[g.end] = append(sh.tokens[g.end], g.token)
+			sh.probes.tokens[g.end] = append(sh.probes.tokens[g.end], g.token)
 			return true
 		}
 	}
 	return false
 }
 
-// await waits for a flight's end, or the caller's.
-func (c *Circuit) await(ctx context.Context, f *flight, asks bool) (err error) {
-	sh := c.rare.share
+// awaitSlot makes a request for slots if the caller is the one to make it, and waits until it has ended, or ctx.
+func (c *Circuit) awaitSlot(ctx context.Context, request *slotRequest, asks bool) (err error) {
+	sh := c.shared()
 	waited := false
 	defer func() {
 		if !waited {
-			c.stopWaiting(true) // a hook has ended the goroutine
+			c.stopWaiting(true) // a hook has ended the goroutine by runtime.Goexit
 		}
 	}()
 	if asks {
-		sh.hub.run(func() { c.ask(f) })
+		sh.link.syncer.background(func() { c.requestSlots(request) })
 	}
 	select {
-	case <-f.done:
+	case <-request.done:
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
@@ -89,154 +92,163 @@ func (c *Circuit) await(ctx context.Context, f *flight, asks bool) (err error) {
 	return err
 }
 
-// stopWaiting is the end of a call's waiting for a slot.
+// stopWaiting ends the waiting of one call. One that leaves without looking for a slot again gives back what only it would
+// have taken.
 func (c *Circuit) stopWaiting(leaves bool) {
-	sh := c.rare.share
+	sh := c.shared()
 	c.mu.Lock()
-	sh.waiting--
+	sh.probes.waiting--
 	var spare []string
 	if leaves {
-		spare = sh.spareLocked()
+		spare = sh.surplusSlotsLocked()
 	}
-	epoch := sh.known
+	epoch := sh.view.epoch
 	c.mu.Unlock()
-	c.handBack(epoch, spare)
+	c.returnSlots(epoch, spare)
 }
 
-// spareLocked takes out the slots that nobody waits for.
-func (sh *share) spareLocked() (tokens []string) {
-	for len(sh.grants) > sh.waiting {
-		last := len(sh.grants) - 1
-		tokens = append(tokens, sh.grants[last].token)
-		sh.grants = sh.grants[:last]
+// surplusSlotsLocked removes and returns the slots that no waiting call will take.
+func (sh *share) surplusSlotsLocked() (tokens []string) {
+	for len(sh.probes.granted) > sh.probes.waiting {
+		last := len(sh.probes.granted) - 1
+		tokens = append(tokens, sh.probes.granted[last].token)
+		sh.probes.granted = sh.probes.granted[:last]
 	}
 	return tokens
 }
 
-// How long a refusal is believed without asking again: word that a slot is free may get lost.
-const minDenied, maxDenied = time.Millisecond, time.Second
+// For how long after a refusal the store is not asked again, unless it pushes that a slot is free, which may get lost.
+const minDenial, maxDenial = time.Millisecond, time.Second
 
-// ask asks the store for slots.
-func (c *Circuit) ask(f *flight) {
+// requestSlots asks the store for as many slots as there are calls that wait, within the limit, and ends the request.
+func (c *Circuit) requestSlots(request *slotRequest) {
 	asked := c.load().time.now()
 	c.mu.Lock()
 	s := c.load()
-	sh := c.rare.share
-	a := StoreAcquire{Name: c.name, Shape: s.sharing.shape, Epoch: sh.known, Lease: duration(s.policy.lease), Limit: s.policy.probes, Openings: c.m.opens}
-	for range max(1, min(sh.waiting, s.policy.probes-c.m.liveLeases())) {
-		sh.serial++
-		a.Tokens = append(a.Tokens, sh.node+strconv.FormatUint(sh.serial, 36))
+	sh := c.shared()
+	a := StoreAcquire{
+		Name: c.name, Shape: s.sharing.shape, Epoch: sh.view.epoch,
+		Lease: duration(s.policy.lease), Limit: s.policy.probes, Openings: c.m.opens,
 	}
-	sh.moving++
+	for range max(1, min(sh.probes.waiting, s.policy.probes-c.m.liveLeases())) {
+		sh.probes.serial++
+		a.Tokens = append(a.Tokens, sh.link.node+strconv.FormatUint(sh.probes.serial, 36))
+	}
+	sh.view.epochOps++
 	c.mu.Unlock()
 
-	r := sh.hub.acquire(a)
+	r := sh.link.client.acquire(a)
 
 	now := c.load().time.now()
 	c.mu.Lock()
-	c.answeredLocked(&a, &r, asked, now)
-	spare := sh.spareLocked()
-	epoch := sh.known
-	sh.flight = nil
+	c.applySlotsLocked(&a, &r, asked, now)
+	spare := sh.surplusSlotsLocked()
+	epoch := sh.view.epoch
+	sh.probes.request = nil
 	c.mu.Unlock()
-	close(f.done)
-	c.handBack(epoch, spare)
-	c.ended()
-	c.tell(c.load())
-	c.pursue()
+	close(request.done)
+	c.returnSlots(epoch, spare)
+	c.epochOpEnded()
+	c.deliver(c.load())
+	c.scheduleOrders()
 }
 
-// answeredLocked takes in the answer to a question for slots.
-func (c *Circuit) answeredLocked(a *StoreAcquire, r *StoreReply, asked, now int64) {
-	s, sh, l := c.load(), c.rare.share, &r.Ledger
+// applySlotsLocked takes over the reply to a request for slots. asked is when it was made: a lease is counted from then, so
+// that it ends here no later than in the store.
+func (c *Circuit) applySlotsLocked(a *StoreAcquire, r *StoreReply, asked, now int64) {
+	s, sh, l := c.load(), c.shared(), &r.Ledger
 	why := byRemote
 	if l.Applied {
 		why = byTimeout
 	}
-	sh.shapedLocked(r)
-	if r.Err != nil && sh.acting == alone {
-		sh.failed = r.Err // nobody waits for it, and hooks have heard when it went alone
+	sh.noteForeignLocked(r)
+	if r.Err != nil && sh.standing == standalone {
+		sh.link.lastErr = r.Err // no call waits for the slot, and hooks were told when the circuit detached: do not tell again
 	}
-	c.heardLocked(s, r, why, nil, now)
+	c.applyReplyLocked(s, r, why, nil, now)
 	switch {
 	case r.Err != nil:
-		if sh.acting == follows {
-			sh.acting = alone
-		}
-	case sh.acting != follows, l.Epoch == sh.known && c.m.state == Closed:
-	case l.Epoch == sh.known && c.m.state == Open && l.State == Open: // our clock is ahead of the store's
+		sh.detach()
+	case sh.standing != inStep, l.Epoch == sh.view.epoch && c.m.state == Closed: // no slot is needed
+	case l.Epoch == sh.view.epoch && c.m.state == Open && l.State == Open: // not due by the store's clock, which is behind ours
 		c.m.until = max(c.m.until, c.m.now+min(max(clampDuration(l.Remaining), 1), s.longestOpen()))
-		c.shut.Store(nil)
-	case l.Epoch != sh.known || c.m.state != HalfOpen:
-		if sh.fruitless++; sh.fruitless >= maxFruitless {
-			sh.acting = alone // it answers, but with nothing that helps
+		c.cachedRejection.Store(nil)
+	case l.Epoch != sh.view.epoch || c.m.state != HalfOpen:
+		if sh.probes.uselessReplies++; sh.probes.uselessReplies >= maxUselessReplies {
+			sh.detach() // or calls would be rejected for as long as it answers like that
 		}
 		return
 	case l.Granted <= 0:
 		wait := l.RetryAfter
 		if wait <= 0 {
-			wait = minDenied
+			wait = minDenial
 		}
-		sh.deniedUntil = c.m.now + int64(min(wait, maxDenied))
-		sh.fullUntil = c.m.now + clampDuration(wait)
+		sh.probes.deniedUntil = c.m.now + int64(min(wait, maxDenial))
+		sh.probes.freeAt = c.m.now + clampDuration(wait)
 	default:
 		for _, token := range a.Tokens[:min(l.Granted, len(a.Tokens))] {
-			sh.grants = append(sh.grants, grant{c.m.epoch, token, asked + int64(a.Lease)})
+			sh.probes.granted = append(sh.probes.granted, grant{c.m.epoch, token, asked + int64(a.Lease)})
 		}
 	}
-	sh.fruitless = 0
+	sh.probes.uselessReplies = 0
 }
 
-// maxFruitless is how many answers in a row may neither give nor refuse a slot before the circuit probes by itself.
-const maxFruitless = 4
+// maxUselessReplies is how many replies in a row may neither grant nor refuse a slot before the circuit probes standalone.
+const maxUselessReplies = 4
 
-// handBack gives slots back that nobody has used.
-func (c *Circuit) handBack(epoch uint64, tokens []string) {
-	hub := c.rare.share.hub
+// returnSlots gives slots back to the store unused.
+func (c *Circuit) returnSlots(epoch uint64, tokens []string) {
+	link := &c.shared().link
 	for _, token := range tokens {
 		v := StoreVerdict{Name: c.name, Shape: c.load().sharing.shape, Epoch: epoch, Token: token, Outcome: Ignored}
-		hub.run(func() {
-			hub.settle(v)
-			hub.tellOthers()
+		link.syncer.background(func() {
+			link.client.settle(v)
+			link.syncer.deliverPending()
 		})
 	}
 }
 
-// judge has the store settle a probe that it has admitted. The answer is nil where there is nothing to wait for: the
-// probe was the circuit's own, its epoch has ended, or its outcome says nothing. After an answer, ended must be called.
-func (c *Circuit) judge(s *settings, e *event, slow bool) (answer *StoreReply) {
+// settleProbe has the store settle a probe that it has granted a slot for, and returns the reply, for applySettlementLocked
+// and afterSettlement. It returns nil, and leaves the settlement to the machine, if the slot was not the store's, or its
+// epoch has ended. It also returns nil for an outcome that is Ignored: that only gives back the slot, for which nobody
+// waits.
+func (c *Circuit) settleProbe(s *settings, e *event, slow bool) (answer *StoreReply) {
 	v, ok := c.takeVerdict(s, e, slow)
 	if !ok {
 		return nil
 	}
-	hub := c.rare.share.hub
+	link := &c.shared().link
 	e.decided = true
 	if v.Outcome == Ignored {
-		hub.run(func() {
-			c.learned(hub.settle(v), byRemote)
-			c.ended()
-			c.tell(s)
+		link.syncer.background(func() {
+			c.applyReply(link.client.settle(v), byRemote)
+			c.epochOpEnded()
+			c.deliver(s)
 		})
 		return nil
 	}
-	r := hub.settle(v)
+	r := link.client.settle(v)
 	e.decided = r.Err == nil
 	return &r
 }
 
-// takeVerdict is the verdict on a probe that the store has admitted.
+// takeVerdict removes the slot of a probe that ends, and returns what to tell the store; ok is false if the store is not to
+// be told.
 func (c *Circuit) takeVerdict(s *settings, e *event, slow bool) (v StoreVerdict, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sh := c.rare.share
-	tokens := sh.tokens[e.pass.lease]
-	if len(tokens) == 0 || e.pass.epoch != c.m.epoch || !sh.follows() {
+	sh := c.shared()
+	tokens := sh.probes.tokens[e.pass.lease]
+	if len(tokens) == 0 || e.pass.epoch != c.m.epoch || !sh.isInStep() {
 		return v, false
 	}
-	if sh.tokens[e.pass.lease] = tokens[1:]; len(tokens) == 1 {
-		delete(sh.tokens, e.pass.lease)
+	if sh.probes.tokens[e.pass.lease] = tokens[1:]; len(tokens) == 1 {
+		delete(sh.probes.tokens, e.pass.lease)
 	}
-	v = StoreVerdict{Name: c.name, Shape: s.sharing.shape, Epoch: sh.known, Token: tokens[0], Outcome: e.outcome, Threshold: s.policy.successThreshold}
+	v = StoreVerdict{
+		Name: c.name, Shape: s.sharing.shape, Epoch: sh.view.epoch,
+		Token: tokens[0], Outcome: e.outcome, Threshold: s.policy.successThreshold,
+	}
 	if slow && v.Outcome == Success {
 		v.Outcome = Failure
 	}
@@ -245,12 +257,12 @@ func (c *Circuit) takeVerdict(s *settings, e *event, slow bool) (v StoreVerdict,
 		v.Openings, length = c.m.opening(&s.policy, e)
 		v.For = duration(length)
 	}
-	sh.moving++
+	sh.view.epochOps++
 	return v, true
 }
 
-// judgedLocked takes in the answer to a probe's settlement.
-func (c *Circuit) judgedLocked(s *settings, r *StoreReply, cause error, now int64) {
+// applySettlementLocked takes over the reply to a probe's settlement.
+func (c *Circuit) applySettlementLocked(s *settings, r *StoreReply, cause error, now int64) {
 	why := byRemote
 	switch {
 	case !r.Ledger.Applied:
@@ -259,8 +271,8 @@ func (c *Circuit) judgedLocked(s *settings, r *StoreReply, cause error, now int6
 	case r.Ledger.State == Open:
 		why = byProbe
 	}
-	c.heardLocked(s, r, why, cause, now)
+	c.applyReplyLocked(s, r, why, cause, now)
 	if r.Err == nil && c.m.state == HalfOpen {
-		c.undenyLocked()
+		c.forgetDenialLocked()
 	}
 }

@@ -2,302 +2,18 @@ package breaker
 
 import (
 	"context"
-	"slices"
-	"time"
+
+	"github.com/breakerkit/breaker/internal/window"
 )
 
-// What a circuit tells its store, and what it makes of the answer. See share.go.
+// Reports: the tally on its way to the ledger. Whoever runs orders and sends reports for a circuit holds outbox.reporting
+// meanwhile, and releases it before hooks are called or anything is decided. See share.go.
 
-// tally is what is to be reported.
-type tally struct {
-	slices []tallySlice
-	times  []int64 // of the last failures
-	run    runShape
-	n      uint64 // outcomes in the slices
-	okSeen uint64 // of the epoch's successes, those that are in here or were before
-}
-
-type tallySlice struct {
-	at int64
-	sums
-}
-
-// runShape is what a batch does to a run of failures.
-type runShape struct {
-	early               bool   // there was a success, but from before the ledger's run
-	broken              bool   // there was a success that ends a run
-	failures            uint64 // in all
-	head, tail, longest uint64 // as in Batch
-	trailing            uint64
-}
-
-const (
-	tallySlices = 40        // at most so many
-	tallyGrain  = 5_000_000 // 5ms: outcomes no farther apart are one slice
-)
-
-// slice returns where to count what happens now. Where there are too many, neighbours are merged.
-func (t *tally) slice(now int64) *sums {
-	if n := len(t.slices); n > 0 && now-t.slices[n-1].at < tallyGrain {
-		return &t.slices[n-1].sums
-	}
-	if len(t.slices) == tallySlices {
-		for i := range tallySlices / 2 {
-			t.slices[2*i].plus(t.slices[2*i+1].sums)
-			t.slices[i] = t.slices[2*i]
-		}
-		t.slices = t.slices[:tallySlices/2]
-	}
-	t.slices = append(t.slices, tallySlice{at: now})
-	return &t.slices[len(t.slices)-1].sums
-}
-
-// fold takes in the successes that were only counted so far. breaks says whether they may have ended a run.
-func (t *tally) fold(successes uint64, now int64, breaks bool) {
-	n := successes - t.okSeen
-	t.okSeen = successes
-	if n == 0 {
-		return
-	}
-	t.slice(now).ok += n
-	t.n += n
-	if t.run.early = t.run.early || !breaks; breaks {
-		t.run.broken = true
-		t.run.tail = 0
-		t.run.trailing += n
-	}
-}
-
-// add takes in one outcome that is no success. keep is how many times of failures are kept.
-func (t *tally) add(now int64, o Outcome, slow bool, keep int) {
-	t.slice(now).count(o, slow)
-	t.n++
-	if o != Failure {
-		return
-	}
-	r := &t.run
-	r.failures++
-	r.tail++
-	r.trailing = 0
-	if !r.broken {
-		r.head++
-	}
-	r.longest = max(r.longest, r.tail)
-	if keep > 0 {
-		t.times = append(t.times[max(0, len(t.times)-keep+1):], now)
-	}
-}
-
-// batch writes the tally down. What is older than the window is of no use any more.
-func (t *tally) batch(now int64, window time.Duration) (b StoreBatch) {
-	for _, s := range t.slices {
-		age := duration(now - s.at)
-		if window == 0 || age < window {
-			b.Slices = append(b.Slices, StoreSlice{Age: age, Successes: s.ok, Failures: s.failed, Ignored: s.ignored, Slow: s.slow})
-		}
-	}
-	for _, at := range t.times {
-		b.FailureAges = append(b.FailureAges, duration(now-at))
-	}
-	r := &t.run
-	b.Head, b.Tail, b.Longest, b.Trailing, b.Early = r.head, r.tail, r.longest, r.trailing, r.early && !r.broken
-	return b
-}
-
-// reportLocked notes an outcome of the closed state for the next report.
-func (c *Circuit) reportLocked(s *settings, e *event, slow bool) {
-	sh := c.shareLocked()
-	if !sh.follows() {
-		return
-	}
-	now := max(c.m.now, e.now)
-	sh.tally.fold(c.successesLocked(), now, sh.breaksRun())
-	switch {
-	case e.outcome != Success:
-		sh.tally.add(now, e.outcome, slow, s.sharing.shape.Failures)
-	case slow:
-		sh.tally.slice(now).slow++
-	}
-	if e.outcome != Ignored {
-		sh.hint = e.hint // none for a success
-	}
-}
-
-// breaksRun reports whether a success now would end a run of failures.
-func (sh *share) breaksRun() bool {
-	return sh.ledger.Counts.ConsecutiveFailures > 0 || sh.tally.run.failures > 0
-}
-
-// asksForSuccessesLocked reports whether the next success is to be noted: it ends a run of the ledger's.
-func (c *Circuit) asksForSuccessesLocked() bool {
-	sh := c.shareLocked()
-	return sh.follows() && sh.ledger.Counts.ConsecutiveFailures > 0 && !sh.tally.run.broken
-}
-
-// news reports whether there is something in the tally that the others need to know.
-func (sh *share) news(s *settings) bool {
-	r := &sh.tally.run
-	return r.failures > 0 || s.trips.grain > 0 && sh.tally.n > 0 || r.broken && sh.ledger.Counts.ConsecutiveFailures > 0
-}
-
-// urgency is when the store should hear of what is tallied.
-type urgency uint8
-
-const (
-	notAtAll urgency = iota
-	soon             // at the next flush
-	atOnce           // as soon as the spacing of reports allows
-	promptly         // an order
-)
-
-// urgencyLocked says when the tally should be reported, if the hub does not know already.
-func (c *Circuit) urgencyLocked(s *settings, now int64) urgency {
-	sh := c.shareLocked()
-	if !sh.follows() || !sh.news(s) {
-		return notAtAll
-	}
-	u := sh.urgency(s, now, c.run)
-	if !sh.hub.immediate && u <= sh.wanted {
-		return notAtAll
-	}
-	sh.wanted = u
-	return u
-}
-
-// urgency is urgencyLocked but for what the hub knows. Several failures in a row here may be the last of as many
-// everywhere, whatever was last seen of the ledger.
-func (sh *share) urgency(s *settings, now int64, run uint32) urgency {
-	switch {
-	case sh.hub.immediate, sh.tally.run.broken && sh.ledger.Counts.ConsecutiveFailures > 0:
-		return atOnce
-	case sh.tally.run.failures > 0 && (run > 1 || now-sh.sentAt >= int64(s.sharing.flushEvery) || s.trips.nearly(sh)):
-		return atOnce
-	}
-	return soon
-}
-
-// takeReport takes the tally out as a report; ok is false when there is nothing to say. With asking set it says so, which
-// makes a reading of it. The turn must be taken, and ended be called after the answer.
-func (c *Circuit) takeReport(asking bool) (r StoreReport, ok bool) {
-	now := c.load().time.now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.load()
-	sh := c.rare.share
-	now = max(c.m.now, now)
-	if sh.closed {
-		return r, false
-	}
-	if c.m.state == Closed && sh.acting == follows {
-		sh.tally.fold(c.successesLocked(), now, sh.breaksRun())
-	}
-	r = StoreReport{Name: c.name, Node: sh.node, Epoch: sh.known, Shape: s.sharing.shape}
-	switch {
-	case sh.news(s):
-		r.Batch = sh.tally.batch(now, s.sharing.shape.Window)
-		sh.tally = tally{okSeen: sh.tally.okSeen}
-		sh.sentAt, sh.wanted = now, notAtAll
-	case !asking:
-		return r, false
-	}
-	sh.moving++
-	return r, true
-}
-
-// outcomes is how many a batch has.
-func (b *StoreBatch) outcomes() (n uint64) {
-	for _, s := range b.Slices {
-		n += s.Successes + s.Failures + s.Ignored
-	}
-	return n
-}
-
-// decides reports whether a batch has what a trip policy looks at.
-func (b *StoreBatch) decides() bool {
-	return slices.ContainsFunc(b.Slices, func(s StoreSlice) bool { return s.Successes > 0 || s.Failures > 0 })
-}
-
-// reported takes in the answer to a report.
-func (c *Circuit) reported(r *StoreReport, answer *StoreReply) {
-	now := c.load().time.now()
-	c.mu.Lock()
-	sh := c.rare.share
-	if answer.Err != nil {
-		sh.lost += r.Batch.outcomes()
-	}
-	sh.shapedLocked(answer)
-	c.heardLocked(c.load(), answer, byRemote, nil, now)
-	c.mu.Unlock()
-	c.ended()
-	if r.Batch.Longest == 0 {
-		answer.Ledger.Peak = 0 // no failure here: whatever it was, it was somebody else's to decide on
-	}
-}
-
-// exchange asks for the moves that are due and reports what there is to report, until there is nothing more to say. It
-// leaves that to another goroutine which is at it already.
-func (c *Circuit) exchange() {
-	for c.takeTurn() {
-		_ = c.runOrders()
-		r, answer, ok := c.say(false)
-		again := c.passTurn()
-		if !ok && !again {
-			return
-		}
-		c.decide(&r, answer)
-	}
-}
-
-// say reports what there is to report. The turn must be taken.
-func (c *Circuit) say(asking bool) (r StoreReport, answer StoreReply, ok bool) {
-	if r, ok = c.takeReport(asking); ok {
-		answer = c.rare.share.hub.report(r)
-		c.reported(&r, &answer)
-	}
-	return r, answer, ok
-}
-
-// takeTurn takes the turn, or leaves word that somebody wanted it.
-func (c *Circuit) takeTurn() bool {
-	sh := c.rare.share
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	select {
-	case sh.turn <- struct{}{}:
-		return true
-	default:
-		sh.again = true
-		return false
-	}
-}
-
-// passTurn gives the turn back, and reports whether somebody wanted it meanwhile.
-func (c *Circuit) passTurn() (again bool) {
-	sh := c.rare.share
-	c.mu.Lock()
-	<-sh.turn
-	again, sh.again = sh.again, false
-	c.mu.Unlock()
-	c.tell(c.load())
-	return again
-}
-
-// pursue sees to orders that something has led to.
-func (c *Circuit) pursue() {
-	if c.hasOrders() {
-		c.rare.share.hub.want(c, promptly)
-	}
-}
-
-func (c *Circuit) hasOrders() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	sh := c.rare.share
-	return len(sh.orders) > 0 && !sh.away()
-}
-
-// Sync waits until everything that the circuit has counted and others need to know is reported, every move that was asked
-// for made, and the ledger read. It returns the context's error or the store's. Without a store there is nothing to wait for.
+// Sync waits until the [Store] has carried out what the circuit had to ask of it when Sync was called: Trip, Reset and
+// OfferProbe, and an opening that its counts are a reason for. It reports the outcomes that others need to know of and reads
+// the ledger. It returns the context's error or the store's, and nil at once for a circuit without a Store or after Close.
+//
+// Calls do not need it. It is for tests, for tools that act on a circuit and exit, and before a process ends.
 func (c *Circuit) Sync(ctx context.Context) error {
 	shared := c.load().sharing != nil
 	for {
@@ -305,7 +21,7 @@ func (c *Circuit) Sync(ctx context.Context) error {
 			return err
 		}
 		select {
-		case c.rare.share.turn <- struct{}{}:
+		case c.shared().outbox.reporting <- struct{}{}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -313,10 +29,10 @@ func (c *Circuit) Sync(ctx context.Context) error {
 		var r StoreReport
 		var answer StoreReply
 		var ok bool
-		if err == nil || !c.rare.share.unheard() {
-			r, answer, ok = c.say(true)
+		if err == nil || !c.shared().unreachable() {
+			r, answer, ok = c.sendReport(true)
 		}
-		again := c.passTurn()
+		again := c.endReporting()
 		c.decide(&r, answer)
 		if err == nil {
 			err = answer.Err
@@ -327,208 +43,219 @@ func (c *Circuit) Sync(ctx context.Context) error {
 	}
 }
 
-// Decisions.
-
-// decide asks the store to open if the ledger's counts are a reason to; without an answer the circuit's own counts are.
-// Time alone is no reason: without a success or a failure in the report, there is nothing to decide.
-func (c *Circuit) decide(r *StoreReport, answer StoreReply) {
-	l := &answer.Ledger
-	switch {
-	case !r.Batch.decides():
-		return
-	case answer.Err != nil, l.impossible():
-		c.decideAlone()
-		return
-	case l.State != Closed || l.Epoch == 0:
-		return
-	}
-	s := c.load()
-	held, onRun := s.trips.heldBy(l)
-	if !held && s.trips.user {
-		c.askUser(s, answer)
-		return
-	}
-	switch {
-	case held:
-		c.orderOpening(l, onRun)
-	case l.Foreign:
-		c.decideAlone() // the ledger may not keep what this circuit's policy asks for
-	}
-}
-
-// askUser asks the user's trip functions, one goroutine at a time. One that calls Sync is not asked the same again.
-func (c *Circuit) askUser(s *settings, answer StoreReply) {
-	sh := c.rare.share
-	c.mu.Lock()
-	sh.undecided = &answer
-	mine := !sh.deciding
-	sh.deciding = true
-	c.mu.Unlock()
-	if !mine {
-		return
-	}
-	done := false
-	defer func() {
-		if !done { // a function has ended the goroutine
-			c.mu.Lock()
-			sh.deciding = false
-			c.mu.Unlock()
-		}
-	}()
-	for asked := (*Ledger)(nil); ; {
-		c.mu.Lock()
-		next := sh.undecided
-		sh.undecided = nil
-		if next == nil || asked != nil && asked.Epoch == next.Ledger.Epoch && asked.Counts == next.Ledger.Counts {
-			sh.deciding, done = false, true
-			c.mu.Unlock()
+// exchange runs the orders and reports the tally, until nothing is left to do. If another goroutine is doing that, it
+// leaves it to that one.
+func (c *Circuit) exchange() {
+	for c.beginReporting() {
+		_ = c.runOrders()
+		r, answer, ok := c.sendReport(false)
+		again := c.endReporting()
+		if !ok && !again {
 			return
 		}
-		c.mu.Unlock()
-		asked = &next.Ledger
-		if s.userTrips(c.name, slices.Repeat([]Counts{asked.Counts}, len(s.trips.rules))) {
-			c.orderOpening(asked, false)
-		}
+		c.decide(&r, answer)
 	}
 }
 
-// orderOpening orders the move to Open that a ledger is a reason for. Where too few have seen failures, those that have
-// open by themselves.
-func (c *Circuit) orderOpening(l *Ledger, onRun bool) {
-	s := c.load()
-	e := event{kind: evSettle, now: s.time.now(), random: s.openJitter(), trip: true}
+// sendReport reports the tally, if there is something to tell; with read set it sends an empty report otherwise, which
+// reads the ledger. reporting must be held.
+func (c *Circuit) sendReport(read bool) (r StoreReport, answer StoreReply, ok bool) {
+	if r, ok = c.takeReport(read); ok {
+		answer = c.shared().link.client.report(r)
+		c.applyReport(&r, &answer)
+	}
+	return r, answer, ok
+}
+
+// takeReport makes a report of the tally, and empties it; ok is false if there is nothing to tell, and read is not set.
+// reporting must be held, and epochOpEnded be called after the reply, since a report begins an epoch in an empty ledger.
+func (c *Circuit) takeReport(read bool) (r StoreReport, ok bool) {
+	now := c.load().time.now()
 	c.mu.Lock()
-	s = c.load()
-	sh := c.rare.share
-	if sh.follows() && sh.known == l.Epoch && c.m.state == Closed && c.m.mode != ForcedClosed && len(sh.orders) == 0 {
-		e.hint, e.pass.epoch = sh.hint, c.m.epoch
-		switch {
-		case l.Reporters >= s.sharing.shape.Reporters:
-			o := order{to: Open, why: byThreshold, epoch: l.Epoch, event: e, cause: sh.cause}
-			if onRun {
-				o.run = l.Run
-			}
-			sh.orders = append(sh.orders, o)
-		case c.failures > c.failuresBefore:
-			c.stepLocked(s, &e, new(effects), nil)
-		}
-	}
-	c.mu.Unlock()
-	c.tell(s)
-	c.pursue()
-}
-
-// decideAlone opens the circuit on its own counts.
-func (c *Circuit) decideAlone() {
+	defer c.mu.Unlock()
 	s := c.load()
-	e := event{kind: evSettle, now: s.time.now(), random: s.openJitter(), trip: true}
+	sh := c.shared()
+	now = max(c.m.now, now)
+	if sh.closed {
+		return r, false
+	}
+	if c.m.state == Closed && sh.standing == inStep {
+		sh.outbox.tally.fold(c.successesLocked(), now, sh.successEndsRun())
+	}
+	r = StoreReport{Name: c.name, Node: sh.link.node, Epoch: sh.view.epoch, Shape: s.sharing.shape}
+	switch {
+	case sh.hasNews(s):
+		r.Batch = sh.outbox.tally.batch(now, s.sharing.shape.Window)
+		sh.outbox.tally = tally{folded: sh.outbox.tally.folded}
+		sh.outbox.reportedAt, sh.outbox.scheduled = now, none
+	case !read:
+		return r, false
+	}
+	sh.view.epochOps++
+	return r, true
+}
+
+// applyReport takes over the reply to a report. What may not have arrived is counted as lost, never sent again: it might be
+// counted twice.
+func (c *Circuit) applyReport(r *StoreReport, answer *StoreReply) {
+	now := c.load().time.now()
 	c.mu.Lock()
-	s = c.load()
-	c.endRunLocked(s)
-	if c.m.state == Closed && c.rare.share.follows() && s.trips.holds(c.memory, max(c.m.now, e.now), c.run) {
-		e.hint, e.pass.epoch = c.rare.share.hint, c.m.epoch
-		c.stepLocked(s, &e, new(effects), nil)
+	sh := c.shared()
+	if answer.Err != nil {
+		sh.outbox.lost += r.Batch.outcomes()
 	}
+	sh.noteForeignLocked(answer)
+	c.applyReplyLocked(c.load(), answer, byRemote, nil, now)
 	c.mu.Unlock()
-	c.tell(s)
+	c.epochOpEnded()
+	if r.Batch.Longest == 0 {
+		answer.Ledger.Peak = 0 // the peak has no failure of ours: whoever has reported it decides on it
+	}
 }
 
-// deferLocked leaves the opening of a circuit that follows its ledger to the ledger's counts, unless the store is known to
-// be away. It says when the store should hear of what has happened.
-func (c *Circuit) deferLocked(s *settings, e *event, cause error) urgency {
-	if !c.asksStoreLocked() {
-		return notAtAll
+// beginReporting takes reporting, or notes that it was wanted.
+func (c *Circuit) beginReporting() bool {
+	sh := c.shared()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case sh.outbox.reporting <- struct{}{}:
+		return true
+	default:
+		sh.outbox.reportAgain = true
+		return false
 	}
-	e.trip = false
-	if e.pass.epoch == c.m.epoch && e.outcome != Ignored {
-		c.rare.share.cause = cause
-	}
-	return c.urgencyLocked(s, e.now)
 }
 
-// asksStoreLocked reports whether it is for the ledger to say when to open.
-func (c *Circuit) asksStoreLocked() bool {
+// endReporting releases reporting, and calls the hooks that are due. It reports whether somebody else wanted it meanwhile.
+func (c *Circuit) endReporting() (again bool) {
+	sh := c.shared()
+	c.mu.Lock()
+	<-sh.outbox.reporting
+	again, sh.outbox.reportAgain = sh.outbox.reportAgain, false
+	c.mu.Unlock()
+	c.deliver(c.load())
+	return again
+}
+
+// addToTallyLocked counts an outcome of a call in the Closed state for the next report. Successes that took the fast path
+// are in the cells; they are folded in first.
+func (c *Circuit) addToTallyLocked(s *settings, e *event, slow bool) {
 	sh := c.shareLocked()
-	return sh.follows() && !sh.away()
-}
-
-// settled sees to what a settlement has led to.
-func (c *Circuit) settled(judged *StoreReply, u urgency) {
-	hub := c.rare.share.hub
-	if judged != nil {
-		c.ended()
-		c.tell(c.load())
-		c.pursue()
-	}
-	hub.want(c, u)
-}
-
-// turnSharedLocked starts a new stay.
-func (c *Circuit) turnSharedLocked(e *event) {
-	sh := c.shareLocked()
-	if sh == nil {
+	if !sh.isInStep() {
 		return
 	}
-	if e.kind != evAdopt {
-		sh.actedLocked(c.m.state)
+	now := max(c.m.now, e.now)
+	sh.outbox.tally.fold(c.successesLocked(), now, sh.successEndsRun())
+	switch {
+	case e.outcome != Success:
+		sh.outbox.tally.add(now, e.outcome, slow, s.sharing.shape.Failures)
+	case slow:
+		sh.outbox.tally.slice(now).Slow++
 	}
-	if e.kind == evSettle && c.m.state == Closed {
-		for i := range sh.orders {
-			sh.orders[i].over = sh.orders[i].acted
-		}
+	if e.outcome != Ignored {
+		sh.outbox.hint = e.hint // 0 for a success
 	}
-	sh.startEpochLocked()
 }
 
-// nextProbeLocked is when the next call may become a probe, as far as is known.
-func (c *Circuit) nextProbeLocked() int64 {
-	if sh := c.shareLocked(); c.m.state == HalfOpen && sh.follows() && c.m.now < sh.deniedUntil {
-		return sh.deniedUntil
+// successEndsRun reports whether a success now would end a run of failures, the ledger's or one that is not reported yet.
+func (sh *share) successEndsRun() bool {
+	return sh.view.ledger.Counts.ConsecutiveFailures > 0 || sh.outbox.tally.run.failures > 0
+}
+
+// needsSuccessLocked reports whether the next success must not take the fast path: it ends the ledger's run of failures,
+// which the others must be told of.
+func (c *Circuit) needsSuccessLocked() bool {
+	sh := c.shareLocked()
+	return sh.isInStep() && sh.view.ledger.Counts.ConsecutiveFailures > 0 && !sh.outbox.tally.run.broken
+}
+
+// hasNews reports whether the tally has something that the others need to know. Successes alone matter if they end a run of
+// the ledger, or for a trip condition over a time window.
+func (sh *share) hasNews(s *settings) bool {
+	t := &sh.outbox.tally
+	endsRun := t.run.broken && sh.view.ledger.Counts.ConsecutiveFailures > 0
+	return t.run.failures > 0 || s.trips.grain > 0 && t.outcomes > 0 || endsRun
+}
+
+// urgency is how soon the store must be told something.
+type urgency uint8
+
+const (
+	none        urgency = iota // there is nothing to tell, or it is scheduled already
+	nextFlush                  // within FlushEvery
+	rateLimited                // as soon as reportSpacing allows
+	immediate                  // at once: an order
+)
+
+// urgencyLocked returns how soon the tally must be reported, or none if the syncer has been told so already. It notes that
+// the syncer is told.
+func (c *Circuit) urgencyLocked(s *settings, now int64) urgency {
+	sh := c.shareLocked()
+	if !sh.isInStep() || !sh.hasNews(s) {
+		return none
 	}
-	return c.m.nextProbe()
+	u := sh.urgency(s, now, c.run)
+	if !sh.link.client.immediate && u <= sh.outbox.scheduled {
+		return none
+	}
+	sh.outbox.scheduled = u
+	return u
+}
+
+// urgency returns how soon the tally must be reported, run being the circuit's own failures in a row. With more than one of
+// these the ledger may be at its threshold, whatever was last seen of it, and so it may be after a quiet time, in which
+// others have failed.
+func (sh *share) urgency(s *settings, now int64, run uint32) urgency {
+	switch {
+	case sh.link.client.immediate, sh.outbox.tally.run.broken && sh.view.ledger.Counts.ConsecutiveFailures > 0:
+		return rateLimited
+	case sh.outbox.tally.run.failures == 0:
+		return nextFlush
+	case run > 1, now-sh.outbox.reportedAt >= int64(s.sharing.flushEvery), s.trips.nearly(sh):
+		return rateLimited
+	}
+	return nextFlush
 }
 
 // heldBy reports whether a condition, the user's own aside, is met by the ledger's counts; and whether it is one that a
 // success would undo.
 func (p *tripPolicy) heldBy(l *Ledger) (held, onRun bool) {
-	n := &l.Counts
-	calls := n.Successes + n.Failures
 	for i := range p.rules {
-		r := &p.rules[i]
-		switch r.kind {
-		case tripConsecutive:
-			run := max(n.ConsecutiveFailures, l.Peak)
-			if r.within > 0 {
-				run = l.RecentRun
-			}
-			held, onRun = run >= uint64(r.failures), true
-		case tripCount:
-			held = l.Recent >= uint64(r.failures)
-		case tripRate:
-			held = calls >= uint64(r.minCalls) && n.Failures*ppm >= r.ppm*calls
-		case tripSlow:
-			held = calls >= uint64(r.minCalls) && n.Slow*ppm >= r.ppm*calls
-		}
-		if held {
-			return true, onRun && r.kind == tripConsecutive
+		if r := &p.rules[i]; r.met(l.facts(r)) {
+			return true, r.kind == tripConsecutive
 		}
 	}
 	return false, false
 }
 
+// facts is what a rule looks at, from the ledger's counts.
+func (l *Ledger) facts(r *tripRule) tripFacts {
+	n := &l.Counts
+	f := tripFacts{
+		run:    max(n.ConsecutiveFailures, l.Peak),
+		recent: l.Recent,
+		Sums:   window.Sums{OK: n.Successes, Failed: n.Failures, Slow: n.Slow},
+	}
+	if r.within > 0 {
+		f.run = l.RecentRun
+	}
+	return f
+}
+
 // nearly reports whether what is tallied may have made half of what it takes.
 func (p *tripPolicy) nearly(sh *share) bool {
-	l := &sh.ledger
-	failed := l.Counts.Failures + sh.tally.run.failures
-	calls := l.Counts.Successes + l.Counts.Failures + sh.tally.n
+	l := &sh.view.ledger
+	failed := l.Counts.Failures + sh.outbox.tally.run.failures
+	calls := l.Counts.Successes + l.Counts.Failures + sh.outbox.tally.outcomes
 	for i := range p.rules {
 		r := &p.rules[i]
 		near := false
 		switch r.kind {
 		case tripConsecutive:
-			near = 2*(l.Counts.ConsecutiveFailures+sh.tally.run.longest) >= uint64(r.failures)
+			near = 2*(l.Counts.ConsecutiveFailures+sh.outbox.tally.run.longest) >= uint64(r.failures)
 		case tripCount:
-			near = 2*(l.Recent+sh.tally.run.failures) >= uint64(r.failures)
+			near = 2*(l.Recent+sh.outbox.tally.run.failures) >= uint64(r.failures)
 		case tripRate, tripSlow:
 			near = 2*calls >= uint64(r.minCalls) && 2*failed*ppm >= r.ppm*calls
 		case tripWhen:

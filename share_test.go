@@ -3,16 +3,18 @@ package breaker_test
 import (
 	"context"
 	"fmt"
-	"pgregory.net/rapid"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 	"github.com/breakerkit/breaker/store"
 )
 
@@ -22,45 +24,47 @@ import (
 func memoryOf(c breaker.Clock) breaker.Store { return store.NewMemory(store.WithClock(c)) }
 
 // withWays runs f with other ways to make calls.
-func withWays(change func(way) way, f func()) {
-	run, do, policy, permit, every := byRun, byDo, byPolicy, byPermit, everyWay
-	defer func() { byRun, byDo, byPolicy, byPermit, everyWay = run, do, policy, permit, every }()
-	byRun, byDo, byPolicy, byPermit = change(run), change(do), change(policy), change(permit)
-	everyWay = []way{byRun, byDo, byPolicy, byPermit}
+func withWays(change func(breakertest.Way) breakertest.Way, f func()) {
+	run, do, policy, permit, every := breakertest.ByRun, breakertest.ByDo, breakertest.ByPolicy, breakertest.ByPermit, breakertest.EveryWay
+	defer func() {
+		breakertest.ByRun, breakertest.ByDo, breakertest.ByPolicy, breakertest.ByPermit, breakertest.EveryWay = run, do, policy, permit, every
+	}()
+	breakertest.ByRun, breakertest.ByDo, breakertest.ByPolicy, breakertest.ByPermit = change(run), change(do), change(policy), change(permit)
+	breakertest.EveryWay = []breakertest.Way{breakertest.ByRun, breakertest.ByDo, breakertest.ByPolicy, breakertest.ByPermit}
 	f()
 }
 
 // stored is a way on circuits with a Store.
-func stored(make func(breaker.Clock) breaker.Store, opts ...breaker.StoreOption) func(way) way {
-	return func(w way) way {
-		w.opts = append(slices.Clip(w.opts), breaker.OnStoreOf(make, opts...))
+func stored(make func(breaker.Clock) breaker.Store, opts ...breaker.StoreOption) func(breakertest.Way) breakertest.Way {
+	return func(w breakertest.Way) breakertest.Way {
+		w.Options = append(slices.Clip(w.Options), breaker.OnStoreOf(make, opts...))
 		return w
 	}
 }
 
 // spread is a way whose calls go to n circuits of the name in turn. The rig's own is one of them.
-func spread(n int, to func(way) way) func(way) way {
-	return func(w way) way {
+func spread(n int, to func(breakertest.Way) breakertest.Way) func(breakertest.Way) breakertest.Way {
+	return func(w breakertest.Way) breakertest.Way {
 		w = to(w)
 		var mu sync.Mutex
-		rigs := make(map[*rig][]*rig)
-		turns := make(map[*rig]int)
-		pick := func(r *rig) *rig {
+		rigs := make(map[*breakertest.Rig][]*breakertest.Rig)
+		turns := make(map[*breakertest.Rig]int)
+		pick := func(r *breakertest.Rig) *breakertest.Rig {
 			mu.Lock()
 			defer mu.Unlock()
 			all := rigs[r]
 			if all == nil {
-				all = []*rig{r}
+				all = []*breakertest.Rig{r}
 				for range n - 1 {
-					all = append(all, r.sibling(w))
+					all = append(all, sibling(r, w))
 				}
 				rigs[r] = all
 			}
 			turns[r]++
 			return all[turns[r]%n]
 		}
-		call := w.call
-		w.call = func(r *rig, ctx context.Context, fn func(context.Context) (int, error)) (int, error) {
+		call := w.Call
+		w.Call = func(r *breakertest.Rig, ctx context.Context, fn func(context.Context) (int, error)) (int, error) {
 			return call(pick(r), ctx, fn)
 		}
 		return w
@@ -68,20 +72,18 @@ func spread(n int, to func(way) way) func(way) way {
 }
 
 // sibling makes another circuit like the rig's.
-func (r *rig) sibling(w way) *rig {
-	s := &rig{world: r.world, events: newRecorder()}
-	c, err := breaker.Sibling(r.c, s.events.hooks())
+func sibling(r *breakertest.Rig, w breakertest.Way) *breakertest.Rig {
+	s := &breakertest.Rig{World: r.World, Events: breakertest.NewRecorder()}
+	c, err := breaker.Sibling(r.C, s.Events.Hooks())
 	require.NoError(r, err)
-	s.c = c
+	s.C = c
 	var opts []breaker.Option
-	if strings.Contains(w.name, "option") {
-		opts = byPolicy.opts[:1]
+	if strings.Contains(w.Name, "option") {
+		opts = breakertest.ByPolicy.Options[:1]
 	}
-	s.b, err = breaker.Over[int](c, opts...)
+	s.B, err = breaker.Over[int](c, opts...)
 	require.NoError(r, err)
-	r.mu.Lock()
-	r.atEnd = append(r.atEnd, func() { _ = c.Close() })
-	r.mu.Unlock()
+	r.AtEnd(func() { _ = c.Close() })
 	return s
 }
 
@@ -92,40 +94,39 @@ type vector struct {
 
 // sharedVectors hold on a Store, and however the calls are spread.
 var sharedVectors = []vector{
-	{"K05", TestK05_FailureWindowIsExact},
-	{"K07", TestK07_OpenLastsExactlyTheOpenTimeout},
-	{"K08", TestK08_HalfOpenIsLazy},
-	{"K09", TestK09_HalfOpenAdmitsProbesUpToItsSlots},
-	{"K11", TestK11_ProbeSuccessesCountFromZero},
-	{"K12", TestK12_FailedProbeReopensForAFullPeriod},
-	{"K13", TestK13_CountsStartAtZeroAfterClosing},
-	{"K14", TestK14_FailedProbeReopensThoughTheWindowIsEmpty},
-	{"K16", TestK16_WhichErrorsCountIsAPredicate},
-	{"K22", TestK22_ContextAlreadyDoneTakesNothing},
-	{"K30", TestK30_ToleranceIsTunable},
-	{"K31", TestK31_RecoveryNeedsNoManualCall},
-	{"K31 from anywhere", TestK31_RecoveryFromAnywhere},
+	{"K05", TestFailureWindowIsExact},
+	{"K07", TestOpenLastsExactlyTheOpenTimeout},
+	{"K08", TestHalfOpenIsLazy},
+	{"K09", TestHalfOpenAdmitsProbesUpToItsSlots},
+	{"K11", TestProbeSuccessesCountFromZero},
+	{"K12", TestFailedProbeReopensForAFullPeriod},
+	{"K13", TestCountsStartAtZeroAfterClosing},
+	{"K14", TestFailedProbeReopensThoughTheWindowIsEmpty},
+	{"K30", TestToleranceIsTunable},
+	{"K16", TestWhichErrorsCountIsAPredicate},
+	{"K22", TestContextAlreadyDoneTakesNothing},
+	{"K31 from anywhere", TestRecoveryFromAnywhere},
 }
 
 // ownVectors count what one circuit has seen.
 var ownVectors = []vector{
-	{"K02", TestK02_ThresholdIsReachedNotExceeded},
-	{"K04", TestK04_SuccessResetsTheRun},
-	{"K10", TestK10_SuccessThresholdCloses},
-	{"K01", TestK01_NewCircuitIsClosedAndPassesEverything},
-	{"K03", TestK03_OpenRejectsAtOnce},
-	{"K15", TestK15_OutcomesFromBeforeATransitionMoveNothing},
-	{"K17", TestK17_IgnoredIsNeitherSuccessNorFailure},
-	{"K18", TestK18_TimeoutsCountAndCancelsDoNot},
-	{"K19", TestK19_ValueAndErrorComeOutAsTheyWere},
-	{"K20", TestK20_TwoStepUse},
-	{"K21", TestK21_OnlyTheFirstSettlementCounts},
-	{"K23", TestK23_PanicCountsAndComesOut},
-	{"K29", TestK29_ProbeThatNeverReturnsDoesNotBlockRecovery},
-	{"K35", TestK35_MaxInFlightStopsTheFirstWave},
-	{"O03", TestO03_LastFailureIsClearedBySuccessAndNoTimerHangsOnIt},
-	{"O06", TestO06_OneReasonPerTransition},
-	{"E2", TestE2_RecoveryOfOneProvider},
+	{"K02", TestThresholdIsReachedNotExceeded},
+	{"K04", TestConsecutiveMeansAnUnbrokenRun},
+	{"K10", TestSuccessThresholdCloses},
+	{"K01", TestNewCircuitIsClosedAndPassesEverything},
+	{"K03", TestOpenRejectsAtOnce},
+	{"K15", TestOutcomesFromBeforeATransitionMoveNothing},
+	{"K17", TestIgnoredIsNeitherSuccessNorFailure},
+	{"K18", TestCallerWhoWalksAwayIsNoFailure},
+	{"K19", TestValueAndErrorComeOutAsTheyWere},
+	{"K20", TestTwoStepUse},
+	{"K21", TestOnlyTheFirstSettlementCounts},
+	{"K23", TestPanickingOrExitingProbeIsAFailure},
+	{"K29", TestProbeThatNeverReturnsDoesNotBlockRecovery},
+	{"K35", TestMaxInFlightStopsTheFirstWave},
+	{"O03", TestLastFailureIsClearedBySuccessAndNoTimerHangsOnIt},
+	{"O06", TestOneReasonPerTransition},
+	{"E2", TestOneFailedProbeOfSeveralReopens},
 	{"E3", TestE3_FiveTimeoutsSpareTheOthers},
 }
 
@@ -406,282 +407,4 @@ func TestShareModel(t *testing.T) {
 			})
 		}
 	}
-}
-
-// spreadFleet is n circuits of a name on a Memory.
-func spreadFleet(w *world, n int, opts ...breaker.Option) (nodes []*rig) {
-	var clk breaker.Clock
-	if w.clk != nil {
-		clk = w.clk
-	}
-	m := store.NewMemory(store.WithClock(clk))
-	for range n {
-		nodes = append(nodes, w.circuit(append([]breaker.Option{breaker.WithStore(m)}, opts...)...))
-	}
-	return nodes
-}
-
-func allIn(nodes []*rig, want breaker.State) {
-	nodes[0].Helper()
-	for _, r := range nodes {
-		r.state(want)
-	}
-}
-
-// K02, K04, K06, K10, K15, K17, K29 where every call goes to another circuit.
-func TestShareTakingTurns(t *testing.T) {
-	for n := 2; n <= 3; n++ {
-		everywhere(t, func(w *world) {
-			i := 0
-			nodes := spreadFleet(w, n)
-			next := func() *rig { i++; return nodes[i%n] }
-			stale := []*gate{next().gate(), next().gate(), next().gate()}
-			for range 4 {
-				next().fail(1)
-				w.add(time.Hour)
-			}
-			next().ok(1)
-			for range 4 {
-				next().fail(1)
-			}
-			next().failWith(context.Canceled) // of the dependency's: a failure
-			allIn(nodes, breaker.Open)
-			at := w.elapsed()
-			for _, g := range stale {
-				g.finish(errBoom)
-			}
-			w.at(at + 30*time.Second - 1)
-			next().rejected()
-			w.at(at + 30*time.Second)
-			allIn(nodes, breaker.HalfOpen)
-			hung := []*gate{next().gate(), next().gate()}
-			for range n {
-				require.ErrorIs(w, next().rejected(), breaker.ErrTooManyProbes)
-			}
-			w.at(at + 60*time.Second)
-			next().ok(1)
-			hung[0].finish(errBoom) // too old to count
-			allIn(nodes, breaker.HalfOpen)
-			hung[1].finish(nil) // still counts
-			allIn(nodes, breaker.Closed)
-			for _, r := range nodes {
-				steps := []string{"closed>open", "open>half-open", "half-open>closed"}
-				for j, e := range r.events.list() {
-					require.Equal(w, steps[j], fmt.Sprintf("%v>%v", e.From, e.To))
-					require.Equal(w, e.Epoch, nodes[0].events.list()[j].Epoch)
-				}
-				require.Len(w, r.steps(), 3)
-				r.idle()
-			}
-		})
-	}
-}
-
-// S03, K25, BC-119: however many fail at once, on however many circuits, the circuit opens once.
-func TestShareOneTransitionPerCrossing(t *testing.T) {
-	for name, opts := range map[string][]breaker.Option{
-		"run":     nil,
-		"windows": {breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.Last(time.Minute)), breaker.FailureCount(5, time.Minute))},
-		"user":    {breaker.WithTrip(breaker.TripWhen(breaker.Last(time.Minute), func(n breaker.Counts) bool { return n.Failures >= 5 }))},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bothClocks(t, func(w *world) {
-				nodes := spreadFleet(w, 4, opts...)
-				var gates []*gate
-				for i := range 200 {
-					gates = append(gates, nodes[i%4].gate())
-				}
-				var all sync.WaitGroup
-				for _, g := range gates {
-					all.Go(func() { g.finish(errBoom) })
-				}
-				all.Wait()
-				allIn(nodes, breaker.Open)
-				own := 0
-				for _, r := range nodes {
-					require.Len(w, r.steps(), 1)
-					if !r.events.list()[0].Remote {
-						own++
-					}
-				}
-				require.Equal(w, 1, own)
-			})
-		})
-	}
-}
-
-// E1 step 4a, D04, D05, BC-127: the slots are the fleet's.
-func TestShareProbesOfAFleet(t *testing.T) {
-	for _, limit := range []int{1, 3} {
-		for _, good := range []bool{true, false} {
-			t.Run(fmt.Sprint(limit, good), func(t *testing.T) {
-				everywhere(t, func(w *world) {
-					nodes := spreadFleet(w, 8, breaker.WithSuccessThreshold(limit), breaker.WithOpenTimeout(15*time.Second))
-					nodes[0].c.Trip(nil)
-					w.at(15 * time.Second)
-					var all sync.WaitGroup
-					gates := make([]*gate, 512)
-					for i := range gates {
-						all.Go(func() { gates[i] = nodes[i%8].begin() })
-					}
-					all.Wait()
-					var in []*gate
-					for _, g := range gates {
-						if g.ran {
-							in = append(in, g)
-							continue
-						}
-						require.ErrorIs(w, <-g.result, breaker.ErrTooManyProbes)
-					}
-					require.Len(w, in, limit)
-					for _, g := range in {
-						if good {
-							g.finish(nil)
-						} else {
-							g.finish(errBoom)
-						}
-					}
-					if good {
-						allIn(nodes, breaker.Closed)
-						return
-					}
-					allIn(nodes, breaker.Open)
-					w.at(30*time.Second - 1)
-					nodes[3].rejected()
-					w.at(30 * time.Second)
-					allIn(nodes, breaker.HalfOpen)
-				})
-			})
-		}
-	}
-}
-
-// Every policy sees what all have counted.
-func TestSharePolicies(t *testing.T) {
-	for name, tc := range map[string]struct {
-		opts  []breaker.Option
-		calls string // f: failure, s: success, l: slow; alternating between the circuits
-		open  bool
-	}{
-		"rate reached":        {[]breaker.Option{breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(10*time.Second)))}, "sssssfffff", true},
-		"rate not reached":    {[]breaker.Option{breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(10*time.Second)))}, "ssssssffff", false},
-		"too few for a rate":  {[]breaker.Option{breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(10*time.Second)))}, "fffffffff", false},
-		"a success fills it":  {[]breaker.Option{breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(10*time.Second)))}, "fffffffffs", true},
-		"count":               {[]breaker.Option{breaker.WithTrip(breaker.FailureCount(4, 10*time.Second))}, "fsfsfssf", true},
-		"count not reached":   {[]breaker.Option{breaker.WithTrip(breaker.FailureCount(4, 10*time.Second))}, "fsfsfss", false},
-		"slow":                {[]breaker.Option{breaker.WithTrip(breaker.SlowCallRate(time.Second, 0.5, 4, breaker.Last(time.Minute)))}, "slsl", true},
-		"not slow enough":     {[]breaker.Option{breaker.WithTrip(breaker.SlowCallRate(time.Second, 0.5, 4, breaker.Last(time.Minute)))}, "slss", false},
-		"windowed run":        {[]breaker.Option{breaker.WithFailureThreshold(3), breaker.WithFailureWindow(10 * time.Second)}, "ffsfff", true},
-		"windowed run broken": {[]breaker.Option{breaker.WithFailureThreshold(3), breaker.WithFailureWindow(10 * time.Second)}, "ffsff", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bothClocks(t, func(w *world) {
-				nodes := spreadFleet(w, 3, tc.opts...)
-				for i, kind := range tc.calls {
-					allIn(nodes, breaker.Closed)
-					g := nodes[i%3].gate()
-					switch kind {
-					case 'l':
-						w.add(time.Second)
-						g.finish(nil)
-					case 's':
-						g.finish(nil)
-					default:
-						g.finish(errBoom)
-					}
-				}
-				allIn(nodes, map[bool]breaker.State{true: breaker.Open, false: breaker.Closed}[tc.open])
-			})
-		})
-	}
-}
-
-// Modes are each circuit's own.
-func TestShareModes(t *testing.T) {
-	bothClocks(t, func(w *world) {
-		nodes := spreadFleet(w, 2)
-		a, b := nodes[0], nodes[1]
-		a.c.SetMode(breaker.ForcedClosed)
-		a.fail(10)
-		allIn(nodes, breaker.Closed)
-		b.fail(1) // who may ask, does: the failures of the other count
-		allIn(nodes, breaker.Open)
-		a.ok(1)
-		b.rejected()
-		a.c.SetMode(breaker.Shadow)
-		require.NoError(w, a.call(nil))
-		a.c.SetMode(breaker.ForcedOpen)
-		b.c.Reset()
-		a.rejected()
-		b.ok(1)
-		allIn(nodes, breaker.Closed)
-	})
-}
-
-// A call that waits no longer leaves its slot to others; so does one whose hook ends its goroutine.
-func TestShareCancelWhileWaiting(t *testing.T) {
-	bubble(t, byDo, func(w *world) {
-		f := newFaulty(w, false)
-		fl := newFleet(w, f, 2, breaker.WithSuccessThreshold(1))
-		fl.nodes[0].c.Trip(nil)
-		fl.sync()
-		w.add(30 * time.Second)
-		f.set(func(op string) fault {
-			if op == "acquire" {
-				<-time.After(50 * time.Millisecond)
-			}
-			return fault{}
-		})
-		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Millisecond)
-		defer cancel()
-		require.ErrorIs(w, fl.nodes[0].callCtx(ctx, nil), context.DeadlineExceeded)
-		w.add(100 * time.Millisecond)
-		f.heal()
-		fl.nodes[1].ok(1)
-		w.rest()
-		fl.states(breaker.Closed)
-		fl.nodes[0].idle()
-	})
-}
-
-// BC-136: many names and goroutines on one store, all at once.
-func TestShareHammer(t *testing.T) {
-	guard(t, patience, func() {
-		m := store.NewMemory()
-		var all sync.WaitGroup
-		for name := range 10 {
-			for range 3 {
-				c := breaker.Must(breaker.NewCircuit(fmt.Sprint("c{}:\n\x00", name), breaker.WithStore(m), breaker.WithOpenTimeout(time.Millisecond)))
-				for g := range 4 {
-					all.Go(func() {
-						for i := range 300 {
-							switch (i + g) % 23 {
-							case 7:
-								c.Trip(nil)
-							case 11:
-								c.Reset()
-							case 13:
-								c.OfferProbe()
-							case 17:
-								_ = c.Sync(t.Context())
-							case 19:
-								_ = c.Snapshot()
-							default:
-								_ = c.Run(t.Context(), func(context.Context) error {
-									if i%3 == 0 {
-										return errBoom
-									}
-									return nil
-								})
-							}
-						}
-						if g == 0 {
-							_ = c.Close()
-						}
-					})
-				}
-			}
-		}
-		all.Wait()
-	})
 }

@@ -7,43 +7,63 @@ import (
 	"time"
 )
 
-// Snapshot is a circuit at one instant. It marshals to JSON and back; [WithSnapshot] starts a circuit from one.
+// Snapshot is the state of a circuit at one instant. It marshals to JSON and back; [WithSnapshot] restores a circuit
+// from it.
 //
-// InFlight is exact for a circuit that is looked at: the first Snapshot of one that has made tens of thousands of calls
-// unobserved misses those that are in flight just then, since it had stopped counting what starts.
+// InFlight is exact from the first Snapshot on. A circuit stops counting the starts of calls after tens of thousands of
+// calls without a Snapshot; the first one then misses the calls that are in flight at that moment.
 type Snapshot struct {
 	Name                 string       `json:"name"`
 	State                State        `json:"state"`
 	Mode                 Mode         `json:"mode"`
-	Epoch                uint64       `json:"epoch"`          // the number of this stay
-	Since                time.Time    `json:"since,omitzero"` // when it began
-	Until                time.Time    `json:"until,omitzero"` // Open: when the next probe is due
+	Epoch                uint64       `json:"epoch"`          // counts the stays in a state, from 1
+	Since                time.Time    `json:"since,omitzero"` // when the epoch began
+	Until                time.Time    `json:"until,omitzero"` // Open: when the open period ends and a call may become a probe
 	InFlight             int64        `json:"in_flight"`      // calls admitted and not finished
-	Probes               int64        `json:"probes"`         // HalfOpen: slots in use
+	Probes               int64        `json:"probes"`         // HalfOpen: probe slots in use
 	ConsecutiveFailures  uint64       `json:"consecutive_failures"`
 	ConsecutiveSuccesses uint64       `json:"consecutive_successes"`
-	Counts               Counts       `json:"counts"`                 // the trip policy's window; without one, the present stay
+	Counts               Counts       `json:"counts"`                 // in the trip policy's window; without one, in this epoch
 	Totals               Totals       `json:"totals"`                 // since construction, never falling
-	LastFailure          string       `json:"last_failure,omitempty"` // the text of the last failure of the present run
+	LastFailure          string       `json:"last_failure,omitempty"` // the text of the last failure since the last success
 	LastFailureAt        time.Time    `json:"last_failure_at,omitzero"`
 	Shared               *StoreStatus `json:"shared,omitempty"` // with a Store: how the circuit stands with it
 }
 
-// Totals never fall. They are read as they run: under traffic they may be a call or two apart.
+// Totals are counted since construction, and never fall. They are not read at one instant: with calls in progress, one
+// field may include a call that another does not.
 type Totals struct {
 	Calls     uint64            `json:"calls"` // finished: Successes + Failures + Ignored
 	Successes uint64            `json:"successes"`
 	Failures  uint64            `json:"failures"`
 	Ignored   uint64            `json:"ignored"`
 	Rejected  uint64            `json:"rejected"` // not among Calls
-	Late      uint64            `json:"late"`     // of Calls: those whose epoch had ended
+	Late      uint64            `json:"late"`     // of Calls: those that ended after their epoch
 	Slow      uint64            `json:"slow"`     // of Calls: those that took the slow limit or longer
-	Panics    uint64            `json:"panics"`   // of Failures: those by panic or runtime.Goexit
+	Panics    uint64            `json:"panics"`   // of Failures: calls that ended by panic or runtime.Goexit
 	Retries   uint64            `json:"retries"`  // attempts after a first one
 	Rescues   map[Rescue]uint64 `json:"rescues,omitempty"`
 }
 
-// Snapshot reads the circuit. It changes nothing but that what has left a window is dropped.
+// StoreStatus is how a circuit gets on with its [Store], in Snapshot.Shared. It is nil there without a Store.
+//
+// A circuit is not Connected while its store does not answer. That alone does not make it Alone: it stays in the state that
+// all are in until it has to decide something without the store, such as to open, or to admit a probe. It follows the others
+// again when the store answers and has a newer state, or grants a probe slot, or when the circuit's own probes have brought
+// it back to the state of the others.
+type StoreStatus struct {
+	Epoch     uint64    `json:"epoch"`                // the number of the state that all are in, as last seen; 0: none was seen yet
+	Alone     bool      `json:"alone"`                // the circuit decides by itself: Snapshot.State may differ from that of the others. Always after Close
+	Connected bool      `json:"connected"`            // the last exchange with the store worked
+	Exchanged time.Time `json:"exchanged,omitzero"`   // when an exchange last worked, by the circuit's clock; zero: never
+	LastError string    `json:"last_error,omitempty"` // why the last exchange failed, or what was odd in one that worked; "": nothing
+	Pending   uint64    `json:"pending"`              // outcomes that are still to be reported to the store
+	Lost      uint64    `json:"lost"`                 // outcomes whose report may not have arrived, since construction; they are not sent again
+	Foreign   bool      `json:"foreign"`              // others share the name with another configuration: an error in their or this one's setup
+}
+
+// Snapshot returns the circuit's state and counts. From the first one on, the circuit counts the starts of all calls,
+// so that InFlight is exact.
 func (c *Circuit) Snapshot() Snapshot {
 	s := c.load()
 	now := s.time.now()
@@ -51,7 +71,7 @@ func (c *Circuit) Snapshot() Snapshot {
 	s = c.load()
 	snap, last := c.snapshotLocked(s, now)
 	c.mu.Unlock()
-	if last != nil { // user code, hence outside the lock
+	if last != nil { // Error is the user's code: not under the lock
 		s.contain(c.name, "Error", func() { snap.LastFailure = last.Error() })
 	}
 	return snap
@@ -59,7 +79,7 @@ func (c *Circuit) Snapshot() Snapshot {
 
 func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last error) {
 	if c.m.state == Closed {
-		c.fileLocked(s, now)
+		c.transferLocked(s, now)
 	}
 	c.watched, c.untracked = true, false
 	c.publishLocked(s)
@@ -76,7 +96,7 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 		InFlight: c.inFlightLocked(),
 		Counts:   c.liveCountsLocked(s),
 		Totals:   c.totalsLocked(),
-		Shared:   c.sharedLocked(s, wall),
+		Shared:   c.storeStatusLocked(s, wall),
 	}
 	switch {
 	case m.state == Open:
@@ -85,52 +105,18 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 			snap.Since = snap.Until
 		}
 	case m.state == HalfOpen:
-		snap.Probes = int64(m.liveLeases())
-		if sh := c.shareLocked(); sh.follows() {
-			snap.Probes = max(snap.Probes, int64(sh.ledger.Slots))
-		}
+		snap.Probes = max(int64(m.liveLeases()), c.sharedProbesLocked())
 	}
 	snap.ConsecutiveFailures = snap.Counts.ConsecutiveFailures
 	snap.ConsecutiveSuccesses = snap.Counts.ConsecutiveSuccesses
-	if t := c.trouble; t != nil && t.err != nil {
+	if t := c.lastFailure; t != nil && t.err != nil {
 		last = t.err
 		snap.LastFailureAt = wall.at(t.at)
 	}
 	return snap, last
 }
 
-// liveCountsLocked is the counts of the first rule's window that has one, while closed; those of the epoch otherwise.
-func (c *Circuit) liveCountsLocked(s *settings) Counts {
-	if n, ok := c.sharedCountsLocked(s); ok {
-		return n
-	}
-	n := c.epochCountsLocked(s)
-	if c.m.state != Closed || c.memory == nil {
-		return n
-	}
-	for i := range s.trips.rules {
-		r := &s.trips.rules[i]
-		if r.TripCondition.window != (Window{}) {
-			return c.windowCountsLocked(s, r)
-		}
-		if r.kind == tripCount {
-			n.Failures = uint64(c.memory.recent[r.recent].within(c.m.now, int64(r.within)))
-			return n
-		}
-	}
-	return n
-}
-
-func (c *Circuit) totalsLocked() Totals {
-	t := Totals{Successes: c.oks + c.successesLocked(), Failures: c.failures, Rejected: c.rejectedLocked()}
-	if r := c.rare; r != nil {
-		t.Ignored, t.Slow, t.Late, t.Panics, t.Retries, t.Rescues = r.ignored, r.slow, r.late, r.panics, r.retries, maps.Clone(r.rescues)
-	}
-	t.Calls = t.Successes + t.Failures + t.Ignored
-	return t
-}
-
-// faults reports what no circuit can have said.
+// faults adds to f what no Snapshot of a circuit can hold.
 func (s *Snapshot) faults(f *faults) {
 	if int(s.State) >= len(stateNames) {
 		f.add("Snapshot.State", "must be a State, got %d", uint8(s.State))
@@ -147,7 +133,7 @@ func (s *Snapshot) faults(f *faults) {
 	if s.ConsecutiveFailures > maxCount {
 		f.add("Snapshot.ConsecutiveFailures", "must be at most %d, got %d", maxCount, s.ConsecutiveFailures)
 	}
-	if s.State == HalfOpen && s.ConsecutiveSuccesses > maxCount { // in other states it is no more than told
+	if s.State == HalfOpen && s.ConsecutiveSuccesses > maxCount { // in other states it is not restored
 		f.add("Snapshot.ConsecutiveSuccesses", "must be at most %d, got %d", maxCount, s.ConsecutiveSuccesses)
 	}
 	t := s.Totals
@@ -164,14 +150,14 @@ func (s *Snapshot) faults(f *faults) {
 	}
 }
 
-// maxTotal keeps sums of totals inside 64 bits.
+// maxTotal keeps sums of totals within 64 bits.
 const maxTotal = 1 << 60
 
-// maxEpoch leaves room in the word for its flags, and for more epochs than any circuit will see.
+// maxEpoch leaves room for the other bits of the word, and for more epochs than any circuit will have.
 const maxEpoch = 1 << 54
 
-// restore puts a new circuit where the snapshot says. An open period ends when it would have ended; where the clocks
-// disagree so far that it would last longer than it was long, or than any that is configured, it lasts as long as that.
+// restore gives a new circuit the state in the snapshot. An open period ends when it would have ended. If the clocks of
+// the two processes disagree, it lasts no longer than it was long, and no longer than the longest that is configured.
 func (c *Circuit) restore(s *settings, snap *Snapshot, keepMode bool) {
 	now := c.m.now
 	wall := s.time.anchor().at(now)
@@ -198,29 +184,30 @@ func (c *Circuit) restore(s *settings, snap *Snapshot, keepMode bool) {
 	if snap.LastFailure != "" {
 		at := now + clampDuration(snap.LastFailureAt.Sub(wall))
 		err := errors.New(snap.LastFailure)
-		c.trouble = &trouble{err, min(now, at), err}
+		c.lastFailure = &lastFailure{err, min(now, at), err}
 	}
 	c.restoreTotals(snap.Totals)
 }
 
+// restoreTotals gives a new circuit the totals in the snapshot.
 func (c *Circuit) restoreTotals(t Totals) {
-	c.oks, c.failures, c.failuresBefore = t.Successes, t.Failures, t.Failures
+	c.earlierSuccesses, c.failures, c.failuresBefore = t.Successes, t.Failures, t.Failures
 	c.cell.rejected.Store(t.Rejected)
 	c.cell.started.Store(t.Calls)
 	if t.Ignored+t.Late+t.Slow+t.Panics+t.Retries > 0 || len(t.Rescues) > 0 {
-		*c.rareLocked() = rare{
+		*c.extrasLocked() = extras{
 			ignored: t.Ignored, ignoredBefore: t.Ignored, slow: t.Slow, slowBefore: t.Slow,
 			late: t.Late, panics: t.Panics, retries: t.Retries, rescues: maps.Clone(t.Rescues),
 		}
 	}
 }
 
-// clampDuration keeps sums of it and an instant inside an int64.
+// clampDuration bounds a duration, so that its sum with an instant fits an int64.
 func clampDuration(d time.Duration) int64 {
 	return int64(min(max(d, -maxDuration), maxDuration))
 }
 
-// String is one line for people.
+// String is one line for humans.
 func (s Snapshot) String() string {
 	return fmt.Sprintf("%s: %s (%s), %d in flight, %d calls, %d failures, %d rejected",
 		s.Name, s.State, s.Mode, s.InFlight, s.Totals.Calls, s.Totals.Failures, s.Totals.Rejected)

@@ -1,12 +1,15 @@
 package breaker_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"runtime"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 )
 
 // cfgR0 trips on 3 failures for 10s; one probe closes it.
@@ -55,6 +59,7 @@ func cfgOpened(t testing.TB) (*breaker.Circuit, *clock.Mock) {
 	return c, clk
 }
 
+// O01.
 func TestSnapshotOfAFreshCircuit(t *testing.T) {
 	c, clk := cfgR0(t)
 	require.Equal(t, breaker.Snapshot{Name: "c", Epoch: 1, Since: clk.Now()}, c.Snapshot())
@@ -123,22 +128,6 @@ func TestSnapshotThroughTheStates(t *testing.T) {
 	require.Equal(t, breaker.ForcedOpen, c.Snapshot().Mode)
 	require.Equal(t, breaker.Closed, c.Snapshot().State, "the mode stands apart")
 	require.EqualValues(t, 4, c.Snapshot().Epoch)
-}
-
-// BC-11.
-func TestLookingChangesNothing(t *testing.T) {
-	c, clk := cfgOpened(t)
-	clk.Add(10 * time.Second)
-	for range 100 {
-		c.State()
-		c.Ready()
-		c.Snapshot()
-		c.Config()
-	}
-	p, err := c.Acquire(context.Background())
-	require.NoError(t, err, "the probe has not been spent")
-	p.Done(nil)
-	require.Equal(t, breaker.Closed, c.State())
 }
 
 func TestSnapshotThroughJSON(t *testing.T) {
@@ -230,6 +219,7 @@ func TestARestoredRejectionTellsItsCause(t *testing.T) {
 }
 
 // Clocks of two processes disagree, files are edited: a circuit is never open for longer than the period was long.
+// BC-13.
 func TestARestoredPeriodIsNeverLongerThanItWas(t *testing.T) {
 	for _, off := range []time.Duration{time.Second, time.Hour, 24 * 365 * time.Hour, 200 * 24 * 365 * time.Hour} {
 		c, _ := cfgOpened(t)
@@ -289,6 +279,7 @@ func TestSnapshotsAtTimeZero(t *testing.T) {
 	}
 }
 
+// BC-13.
 func TestARestoredClosedCircuitGoesOnWithItsRun(t *testing.T) {
 	c, clk := cfgR0(t)
 	cfgCall(c, 5, nil)
@@ -340,6 +331,7 @@ func TestARestoredClosedCircuitGoesOnWithItsRun(t *testing.T) {
 	})
 }
 
+// BC-13.
 func TestARestoredHalfOpenCircuitGoesOn(t *testing.T) {
 	prepare := func() (*breaker.Circuit, *clock.Mock) {
 		c, clk := cfgR0(t, breaker.WithSuccessThreshold(3), breaker.WithHalfOpenProbes(1))
@@ -385,6 +377,7 @@ func TestARestoredHalfOpenCircuitGoesOn(t *testing.T) {
 	})
 }
 
+// BC-13.
 func TestARestoredMode(t *testing.T) {
 	c, clk := cfgR0(t)
 	c.SetMode(breaker.ForcedOpen)
@@ -409,6 +402,7 @@ func TestARestoredOpenCircuitBacksOff(t *testing.T) {
 	require.Equal(t, 20*time.Second, cfgLeft(t, d))
 }
 
+// BC-13.
 func TestARestoredOpenCircuitIsChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := cfgCircuit(t)
@@ -431,6 +425,7 @@ func TestRestoredTransitionsGoOnCounting(t *testing.T) {
 	require.Equal(t, []uint64{3, 4}, seen)
 }
 
+// BC-143.
 func TestBadSnapshotsAreRefused(t *testing.T) {
 	at := cfgClock().Now()
 	totals := func(tot breaker.Totals) breaker.Snapshot { return breaker.Snapshot{Totals: tot} }
@@ -482,6 +477,7 @@ func TestSnapshotTotalsThatOverflowAreRefused(t *testing.T) {
 	require.GreaterOrEqual(t, c.Snapshot().Totals.Calls, before.Calls, "totals never fall")
 }
 
+// O02.
 func TestTotalsCountEveryCallOnce(t *testing.T) {
 	c, clk := cfgR0(t, breaker.WithIgnore(context.Canceled), breaker.WithFailureThreshold(100),
 		breaker.WithTrip(breaker.ConsecutiveFailures(100), breaker.SlowCallRate(time.Second, 1, 100, breaker.LastCalls(100))))
@@ -536,6 +532,7 @@ func TestTotalsKeepRescues(t *testing.T) {
 }
 
 // Whatever happens, also across restarts: totals do not fall, they add up, and nothing in a snapshot is impossible.
+// O02.
 func TestTotalsNeverFall(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clk := &cfgManual{now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
@@ -555,7 +552,7 @@ func TestTotalsNeverFall(t *testing.T) {
 		var before breaker.Totals
 		var epoch uint64
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			switch rapid.IntRange(0, 11).Draw(t, "step") {
+			switch rapid.IntRange(0, 12).Draw(t, "step") {
 			case 0, 1:
 				cfgCall(c, 1, nil)
 			case 2, 3:
@@ -587,6 +584,8 @@ func TestTotalsNeverFall(t *testing.T) {
 				c, err = breaker.NewCircuit("c", append(opts, breaker.WithSnapshot(s))...)
 				require.NoError(t, err, "every snapshot is accepted")
 				permits = nil
+			case 12:
+				require.NoError(t, c.Configure(breaker.WithTrip(breaker.FailureRate(0.5, 10, breaker.Last(time.Second)))))
 			}
 			s := c.Snapshot()
 			tot := s.Totals
@@ -746,4 +745,290 @@ func TestEverySnapshotMarshals(t *testing.T) {
 		require.NoError(t, err)
 		clk.Add(1000 * time.Hour)
 	}
+}
+
+// BC-11, BC-31.
+func TestLookingChangesNothing(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.R0()
+		r.Trip()
+		look := func() {
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					for range 1000 {
+						_, _, _, _ = r.C.State(), r.C.Ready(), r.C.Snapshot(), r.C.Config()
+						_, _, _ = r.B.State(), r.B.Ready(), r.B.Snapshot()
+					}
+				})
+			}
+			all.Wait()
+		}
+		look()
+		r.Rejected()
+		w.At(10 * time.Second)
+		before := r.C.Snapshot()
+		look()
+		require.Equal(w, before, r.C.Snapshot())
+		require.Len(w, r.Steps(), 1)
+		probe := r.Gate()
+		require.Equal(w, "open>half-open at 10s: timeout expired", r.Steps()[1])
+		look()
+		require.ErrorIs(w, r.Rejected(), breaker.ErrTooManyProbes)
+		probe.Finish(nil)
+		r.Is(breaker.Closed)
+		r.Fails(2)
+		look()
+		r.Fails(1)
+		r.Is(breaker.Open)
+		require.EqualValues(w, 2, r.C.Snapshot().Totals.Rejected, "looking is no call")
+	})
+}
+
+// BC-143.
+func TestNumbersMakeSenseFromFirstToLast(t *testing.T) {
+	sane := func(t require.TestingT, c *breaker.Circuit) {
+		s := c.Snapshot()
+		rate := s.Counts.Rate()
+		require.False(t, math.IsNaN(rate) || math.IsInf(rate, 0) || rate < 0 || rate > 1, "rate %v", rate)
+		require.GreaterOrEqual(t, s.InFlight, int64(0))
+		text, err := json.Marshal(s)
+		require.NoError(t, err)
+		var back breaker.Snapshot
+		require.NoError(t, json.Unmarshal(text, &back))
+		again, err := json.Marshal(back)
+		require.NoError(t, err)
+		require.JSONEq(t, string(text), string(again))
+		require.NotEmpty(t, s.String())
+	}
+	for name, policy := range policies() {
+		t.Run(name, func(t *testing.T) {
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				r := w.R0(policy)
+				sane(w, r.C)
+				require.Zero(w, r.C.Snapshot().Counts.Rate())
+				r.Succeeds(1)
+				r.Fails(2)
+				sane(w, r.C)
+				w.Add(24 * time.Hour)
+				sane(w, r.C)
+				for range 10 {
+					_ = r.Call(breakertest.ErrBoom)
+				}
+				r.Is(breaker.Open)
+				sane(w, r.C)
+				w.Add(10 * time.Second)
+				sane(w, r.C)
+				r.Succeeds(1)
+				sane(w, r.C)
+			})
+		})
+	}
+	t.Run("a million calls", func(t *testing.T) {
+		breakertest.Guard(t, breakertest.Patience, func() {
+			c := breaker.Must(breaker.NewCircuit("test", breaker.WithTrip(breaker.FailureRate(1, 1, breaker.LastCalls(10)), breaker.FailureRate(1, 1, breaker.Last(time.Minute)))))
+			n := 1_000_000
+			if testing.Short() {
+				n = 100_000
+			}
+			for range n {
+				_ = c.Run(context.Background(), func(context.Context) error { return nil })
+			}
+			sane(t, c)
+			require.EqualValues(t, n, c.Snapshot().Totals.Successes)
+			require.Zero(t, c.Snapshot().InFlight)
+		})
+	})
+	t.Run("odd ones leave a circuit that works", func(t *testing.T) {
+		far := time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+		for name, s := range map[string]breaker.Snapshot{
+			"nothing":                  {},
+			"in flight and probes":     {InFlight: 99, Probes: 99},
+			"negative":                 {InFlight: -5, Probes: -5},
+			"since the far future":     {State: breaker.Open, Since: far, Until: far},
+			"until the far future":     {State: breaker.HalfOpen, Until: far},
+			"progress beyond the goal": {State: breaker.HalfOpen, ConsecutiveSuccesses: 99},
+			"run beyond the goal":      {State: breaker.Closed, ConsecutiveFailures: 99},
+			"failure in the future":    {State: breaker.Open, LastFailure: "x", LastFailureAt: far},
+		} {
+			t.Run(name, func(t *testing.T) {
+				breakertest.BothClocks(t, func(w *breakertest.World) {
+					r := w.R0(breaker.WithSnapshot(s))
+					sane(w, r.C)
+					w.Add(10 * time.Second)
+					r.Succeeds(1)
+					r.Is(breaker.Closed)
+					r.Idle()
+					r.Succeeds(10)
+					r.Trip()
+				})
+			})
+		}
+	})
+	t.Run("in flight is right whoever looks and whenever", func(t *testing.T) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			for _, before := range []int{0, 1, 100, 70_000} {
+				if before > 1000 && testing.Short() {
+					continue
+				}
+				r := w.R0()
+				require.Zero(w, r.C.Snapshot().InFlight) // looked at from the start
+				for range before {
+					_ = r.C.Run(context.Background(), func(context.Context) error { return nil })
+				}
+				gates := []*breakertest.Gate{r.Gate(), r.Gate(), r.Gate()}
+				require.EqualValues(w, 3, r.C.Snapshot().InFlight, "after %d calls", before)
+				gates[0].Finish(nil)
+				gates[1].Finish(breakertest.ErrBoom)
+				require.EqualValues(w, 1, r.C.Snapshot().InFlight)
+				r.C.Trip(nil)
+				gates[2].Finish(nil)
+				r.Idle()
+				require.EqualValues(w, before+3, r.C.Snapshot().Totals.Calls)
+			}
+		})
+	})
+	t.Run("in flight returns to nothing when nobody looked before", func(t *testing.T) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			for name, ends := range map[string]func(*breakertest.Rig, []*breakertest.Gate){
+				"good": func(_ *breakertest.Rig, g []*breakertest.Gate) { g[0].Finish(nil); g[1].Finish(nil) },
+				"bad": func(_ *breakertest.Rig, g []*breakertest.Gate) {
+					g[0].Finish(breakertest.ErrBoom)
+					g[1].Finish(breakertest.ErrBoom)
+				},
+				"tripped": func(r *breakertest.Rig, g []*breakertest.Gate) {
+					r.C.Trip(nil)
+					g[0].Finish(nil)
+					r.C.Reset()
+					g[1].Finish(breakertest.ErrBoom)
+				},
+				"limited": func(r *breakertest.Rig, g []*breakertest.Gate) {
+					require.NoError(r, r.C.Configure(breaker.WithMaxInFlight(5)))
+					g[0].Finish(nil)
+					r.Succeeds(10)
+					g[1].Finish(breakertest.ErrBoom)
+				},
+				"shadow": func(r *breakertest.Rig, g []*breakertest.Gate) {
+					r.C.SetMode(breaker.Shadow)
+					g[0].Finish(nil)
+					r.Succeeds(3)
+					r.C.SetMode(breaker.Auto)
+					g[1].Finish(nil)
+				},
+				"looked": func(r *breakertest.Rig, g []*breakertest.Gate) {
+					require.GreaterOrEqual(r, r.C.Snapshot().InFlight, int64(0))
+					g[0].Finish(nil)
+					require.GreaterOrEqual(r, r.C.Snapshot().InFlight, int64(0))
+					g[1].Finish(nil)
+				},
+			} {
+				r := w.R0()
+				for range 70_000 {
+					_ = r.C.Run(context.Background(), func(context.Context) error { return nil })
+				}
+				ends(r, []*breakertest.Gate{r.Gate(), r.Gate()})
+				s := r.C.Snapshot()
+				require.Zero(w, s.InFlight, name)
+				require.GreaterOrEqual(w, s.Totals.Calls, uint64(70_002), name)
+				g := r.Begin()
+				if g.Ran {
+					require.EqualValues(w, 1, r.C.Snapshot().InFlight, name)
+					g.Finish(nil)
+				}
+				r.Idle()
+			}
+		})
+	})
+	t.Run("a limit set at run time counts the calls already in flight", func(t *testing.T) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			for _, before := range []int{0, 70_000} {
+				r := w.R0()
+				r.C.Snapshot() // looked at from the start
+				for range before {
+					_ = r.C.Run(context.Background(), func(context.Context) error { return nil })
+				}
+				gates := []*breakertest.Gate{r.Gate(), r.Gate()}
+				require.NoError(w, r.C.Configure(breaker.WithMaxInFlight(2)))
+				require.ErrorIs(w, r.Call(nil), breaker.ErrTooManyInFlight, "after %d calls", before)
+				gates[0].Finish(nil)
+				r.Succeeds(1)
+			}
+		})
+	})
+}
+
+// O03.
+func TestLastFailureIsClearedBySuccessAndNoTimerHangsOnIt(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit()
+		w.At(3 * time.Second)
+		r.Fails(1)
+		s := r.C.Snapshot()
+		require.Equal(w, "boom", s.LastFailure)
+		require.True(w, s.LastFailureAt.Equal(w.Now()), "%v", s.LastFailureAt)
+		r.Succeeds(1)
+		s = r.C.Snapshot()
+		require.Empty(w, s.LastFailure)
+		require.True(w, s.LastFailureAt.IsZero())
+
+		late := []*breakertest.Gate{r.Gate(), r.Gate()}
+		r.Trip()
+		until := r.C.Snapshot().Until
+		require.True(w, until.Equal(w.Now().Add(30*time.Second)))
+		w.At(8 * time.Second)
+		late[0].Finish(nil)
+		late[1].Finish(errors.New("a straggler"))
+		s = r.C.Snapshot()
+		require.Equal(w, until, s.Until)
+		require.Equal(w, "boom", s.LastFailure)
+		require.True(w, s.LastFailureAt.Equal(w.Start.Add(3*time.Second)))
+		w.At(33*time.Second - 1)
+		r.Rejected()
+		w.At(33 * time.Second)
+		r.Succeeds(1)
+		require.Empty(w, r.C.Snapshot().LastFailure, "a probe's success ends the run")
+	})
+}
+
+// O08.
+func TestStateTexts(t *testing.T) {
+	for s, text := range map[breaker.State]string{
+		breaker.Closed:   "closed",
+		breaker.HalfOpen: "half-open",
+		breaker.Open:     "open",
+	} {
+		require.Equal(t, text, s.String())
+		b, err := s.MarshalText()
+		require.NoError(t, err)
+		require.Equal(t, text, string(b))
+		for _, spelling := range []string{
+			text, strings.ToUpper(text),
+			strings.ReplaceAll(text, "-", "_"), strings.ToUpper(strings.ReplaceAll(text, "-", "_")),
+		} {
+			var got breaker.State
+			require.NoError(t, got.UnmarshalText([]byte(spelling)))
+			require.Equal(t, s, got)
+		}
+	}
+	var s breaker.State = breaker.Open
+	for _, nonsense := range []string{"", "ajar", "openn", "half", "1"} {
+		require.Error(t, s.UnmarshalText([]byte(nonsense)))
+		require.Equal(t, breaker.Open, s, "a text that is refused changes nothing")
+	}
+	_, err := breaker.State(9).MarshalText()
+	require.Error(t, err)
+	require.NotEmpty(t, breaker.State(9).String())
+
+	var doc bytes.Buffer
+	require.NoError(t, json.NewEncoder(&doc).Encode(map[string]breaker.State{"state": breaker.HalfOpen}))
+	require.JSONEq(t, `{"state":"half-open"}`, doc.String())
+}
+
+// What a circuit says of itself was refused when it was to be restored.
+func TestLongRunsOfSuccessesAreRestored(t *testing.T) {
+	const many = 3_000_000_000
+	s := breaker.Snapshot{Epoch: 1, ConsecutiveSuccesses: many, Totals: breaker.Totals{Calls: many, Successes: many}}
+	c, err := breaker.NewCircuit("c", breaker.WithSnapshot(s))
+	require.NoError(t, err)
+	require.EqualValues(t, uint64(many), c.Snapshot().Totals.Successes)
 }

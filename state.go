@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// State is where a circuit's machine stands. The zero value is Closed.
+// State is a circuit's state. The zero value is Closed.
 type State uint8
 
 // The three states.
@@ -18,31 +18,51 @@ const (
 	Open                  // no call passes
 )
 
-// Mode is an operator's word above the machine. The machine keeps its own state underneath. The zero value is Auto.
+// Mode is a manual override. It does not change the state, which the circuit goes on keeping. The zero value is Auto.
 type Mode uint8
 
 // The four modes.
 const (
-	Auto         Mode = iota // the machine decides
+	Auto         Mode = iota // the state decides
 	ForcedOpen               // every call is rejected, no probes
 	ForcedClosed             // every call is admitted and counted; nothing trips
-	Shadow                   // the machine runs and reports what it would have rejected, but every call is admitted
+	Shadow                   // the state changes as in Auto and rejections are reported, but every call is admitted
 )
 
 // Outcome is what one call says about the dependency. The zero value is Success.
 type Outcome uint8
 
-// The three outcomes.
+// The four outcomes.
 const (
 	Success Outcome = iota
 	Failure
-	Ignored // says nothing about the dependency: neither counted for nor against it; a probe slot is handed back
+	Ignored  // says nothing about the dependency: neither counted for nor against it; a probe slot is handed back
+	Answered // the dependency answered, though not with what was asked for: a Success that does not end a run of failures
 )
+
+// Counts is what was counted during an epoch (one stay in a state), or in the trip policy's window.
+type Counts struct {
+	Successes            uint64 `json:"successes"`
+	Failures             uint64 `json:"failures"`
+	Ignored              uint64 `json:"ignored"`
+	Slow                 uint64 `json:"slow"`                  // calls that took the slow limit or longer; 0 without SlowCallRate
+	ConsecutiveFailures  uint64 `json:"consecutive_failures"`  // since the last success
+	ConsecutiveSuccesses uint64 `json:"consecutive_successes"` // since the last failure
+}
+
+// Rate is the share of failures among successes and failures, from 0 to 1; 0 when there were none.
+func (c Counts) Rate() float64 {
+	n := float64(c.Successes) + float64(c.Failures)
+	if n == 0 {
+		return 0
+	}
+	return float64(c.Failures) / n
+}
 
 var (
 	stateNames   = []string{"closed", "half-open", "open"}
 	modeNames    = []string{"auto", "forced-open", "forced-closed", "shadow"}
-	outcomeNames = []string{"success", "failure", "ignored"}
+	outcomeNames = []string{"success", "failure", "ignored", "answered"}
 )
 
 func (s State) String() string   { return nameOf(stateNames, uint8(s), "State") }
@@ -95,30 +115,33 @@ func unmarshalName(names []string, text []byte, kind string) (int, error) {
 	return i, nil
 }
 
-// The state machine. It is a pure function: step takes a machine, a policy and an event that carries its own time to the
-// next machine and what follows from it. No clock, lock, goroutine or callback is in it, so that it can be run through
-// every reachable state (machine_test.go does).
+// The state machine. It is one pure function: from a machine, a policy and an event, step makes the next machine and
+// the effects that the circuit has to carry out. It has no clock, lock, goroutine or callback; the event carries the
+// time. So a test can run it through every reachable state (machine_test.go).
 //
-// Instants are nanoseconds since some base that the caller keeps; never is later than all of them.
+// An epoch is one uninterrupted stay in a state. Every change of state, and every Reset, begins a new one. A call
+// carries the number of the epoch that admitted it; its outcome counts only while that epoch lasts.
+//
+// Instants are nanoseconds since a base that the caller keeps; never is later than every other instant.
 
 const never = int64(math.MaxInt64)
 
-// machine is all that decides. Its zero value with epoch 1 is a new closed circuit.
+// machine is everything that admission and state changes depend on. The zero value with epoch 1 is a new closed circuit.
 type machine struct {
 	state    State
 	mode     Mode
-	opens    uint32  // openings in this series; WithOpenBackoff grows the period with it
+	opens    uint32  // openings in this series: what WithOpenBackoff grows the open period by
 	progress uint32  // HalfOpen: probe successes in a row
-	credit   int32   // Closed, ramping: parts per million of an admission saved up
-	epoch    uint64  // the number of this stay
-	now      int64   // the latest instant seen: time never runs backwards in here
-	since    int64   // when this stay began
-	until    int64   // Open: when it is due for a probe
-	ramp     int64   // Closed: when the ramp ends; not later than since where there is none
+	credit   int32   // Closed, ramping: parts per million of one admission, see rampShare
+	epoch    uint64  // the current epoch
+	now      int64   // the latest instant seen: time never runs backwards for a machine
+	since    int64   // when the epoch began
+	until    int64   // Open: when the open period ends and a call may become a probe
+	ramp     int64   // Closed: when the ramp ends; not later than since if there is none
 	leases   []int64 // HalfOpen: when each slot in use falls free by itself, in order
 }
 
-// policy is what the machine is told by the configuration.
+// policy is the part of the configuration that the machine needs. Times are in nanoseconds.
 type policy struct {
 	successThreshold uint32
 	probes           int
@@ -134,13 +157,13 @@ type policy struct {
 type eventKind uint8
 
 const (
-	evAdmit   eventKind = iota // a call asks to pass
-	evSettle                   // an admitted call has ended
-	evTrip                     // open now
-	evReset                    // close now, forget everything
-	evOffer                    // open -> half-open before its time
-	evSetMode                  // an operator's word
-	evAdopt                    // stand where a shared ledger stands
+	eventAdmit      eventKind = iota // a call asks to be admitted
+	eventSettle                      // an admitted call has ended
+	eventTrip                        // open now
+	eventReset                       // close now, and start the open backoff over
+	eventOfferProbe                  // open -> half-open before its time
+	eventSetMode                     // change the mode
+	eventFollow                      // take over the state of the shared ledger
 )
 
 // event is one thing that happens to a machine.
@@ -148,21 +171,21 @@ type event struct {
 	kind     eventKind
 	now      int64
 	inFlight int64   // admit: calls running now
-	pass     pass    // settle: what admit gave
+	pass     pass    // settle: what admission gave the call
 	outcome  Outcome // settle
-	trip     bool    // settle: the trip policy holds, this outcome included
-	hint     int64   // settle, trip: the dependency asked to be left alone this long; 0 if it did not
-	random   float64 // settle, trip: a draw from [0, 1) for the jitter of the open period
+	trip     bool    // settle: the trip policy says to open, this outcome included
+	hint     int64   // settle, trip: the open period that the dependency asked for; 0 if it did not
+	random   float64 // settle, trip: a random number from [0, 1) for the jitter of the open period
 	mode     Mode    // set mode
 
-	// With a store.
-	slot    int64  // admit: the store has given a slot, up to this instant; 0: it was not asked
-	decided bool   // settle: the store has judged the probe
-	to      State  // adopt
-	why     reason // adopt
-	since   int64  // adopt: when that stay began
-	until   int64  // adopt: when it is due, if Open
-	opens   uint32 // adopt
+	// With a store:
+	slot    int64  // admit: the store has given a probe slot until this instant; 0: it was not asked
+	decided bool   // settle: the store decides what follows from the probe
+	to      State  // follow
+	why     reason // follow
+	since   int64  // follow: when the ledger's epoch began
+	until   int64  // follow: when its open period ends, if it is Open
+	opens   uint32 // follow: its openings in this series
 }
 
 // pass is what an admitted call carries until it settles.
@@ -180,17 +203,17 @@ const (
 	refusedOpen
 	refusedForced
 	refusedProbes   // every slot is taken
-	refusedRamp     // just closed, this one is not in the share
+	refusedRamp     // the ramp after closing does not admit this one
 	refusedInFlight // over MaxInFlight
 )
 
-// effects is what follows from a step.
+// effects is what the circuit has to carry out after a step.
 type effects struct {
-	pass    pass    // admit: valid when refused is admitted, or shadow is set
-	refused refusal // admit: why not
+	pass    pass    // admit: for the call, if refused is admitted or shadow is set
+	refused refusal // admit: why the call is not admitted
 	shadow  bool    // admit: refused, but the mode admits it all the same
-	late    bool    // settle: the epoch had ended before
-	moved   uint8   // how many of moves there are
+	late    bool    // settle: the call's epoch had ended
+	moved   uint8   // how many of moves are valid
 	moves   [2]move
 }
 
@@ -203,7 +226,7 @@ type move struct {
 	until    int64 // to is Open
 }
 
-// reason is a Reason without its text.
+// reason is a Reason as a number.
 type reason uint8
 
 const (
@@ -211,39 +234,40 @@ const (
 	byTimeout
 	byProbe
 	byRecovery
-	byHand
+	byOperator
 	byHealthCheck
 	byRemote
 )
 
 var reasons = [...]Reason{ReasonThreshold, ReasonTimeout, ReasonProbeFailed, ReasonRecovered, ReasonManual, ReasonHealthCheck, ReasonRemote}
 
-// step is the machine's one function: from where it stands, the policy and an event to where it stands then, and what
-// follows. It depends on nothing else, and changes nothing but m and fx, which starts empty.
+// step applies one event. It depends on nothing but its arguments and changes nothing but m and fx, which the caller
+// passes empty.
 func (m *machine) step(p *policy, e *event, fx *effects) {
 	m.now = max(m.now, e.now)
 	switch e.kind {
-	case evAdmit:
+	case eventAdmit:
 		m.admit(p, fx, e)
-	case evSettle:
+	case eventSettle:
 		m.settle(p, fx, e)
-	case evTrip:
+	case eventTrip:
 		m.trip(p, fx, e)
-	case evReset:
+	case eventReset:
 		m.reset(fx)
-	case evOffer:
+	case eventOfferProbe:
 		m.offer(fx)
-	case evSetMode:
+	case eventSetMode:
 		m.mode = e.mode
-	case evAdopt:
-		m.adopt(p, fx, e)
+	case eventFollow:
+		m.follow(p, fx, e)
 	}
 }
 
-// due reports whether an open period has ended. The boundary belongs to the probe.
+// due reports whether the open period has ended. At the very instant of its end it has.
 func (m *machine) due(now int64) bool { return m.state == Open && now >= m.until }
 
-// stateAt is the state that a reader sees at an instant: an open period that has ended reads HalfOpen.
+// stateAt is the state that a reader is shown: HalfOpen if the open period has ended, even before a call has moved the
+// machine.
 func (m *machine) stateAt(now int64) State {
 	if m.due(max(m.now, now)) {
 		return HalfOpen
@@ -251,7 +275,8 @@ func (m *machine) stateAt(now int64) State {
 	return m.state
 }
 
-// admit decides about one call. The order matters: nothing is taken and nothing moves for a call that is refused.
+// admit decides about one call. A call that is refused takes no slot and does not change the state, so all checks come
+// first.
 func (m *machine) admit(p *policy, fx *effects, e *event) {
 	fx.pass.epoch = m.epoch
 	if m.mode == ForcedClosed {
@@ -263,7 +288,7 @@ func (m *machine) admit(p *policy, fx *effects, e *event) {
 	}
 	fx.refused = m.refusal(p, e.inFlight)
 	if m.ramping() && (fx.refused == admitted || fx.refused == refusedRamp) {
-		m.credit += m.share()
+		m.credit += m.rampShare()
 	}
 	if fx.refused != admitted {
 		fx.shadow = m.mode == Shadow
@@ -280,14 +305,14 @@ func (m *machine) admit(p *policy, fx *effects, e *event) {
 	}
 }
 
-// admitProbe takes a slot for a call, up to the end of its lease.
+// admitProbe gives a call a probe slot until lease, the instant at which the slot falls free by itself.
 func (m *machine) admitProbe(fx *effects, lease int64) {
 	m.freeExpired()
 	fx.pass.epoch, fx.pass.probe, fx.pass.lease = m.epoch, true, lease
 	m.takeSlot(lease)
 }
 
-// refusal says why a call may not pass now, if so.
+// refusal says why a call may not be admitted now, or that it may.
 func (m *machine) refusal(p *policy, inFlight int64) refusal {
 	switch {
 	case m.mode == ForcedOpen:
@@ -298,7 +323,7 @@ func (m *machine) refusal(p *policy, inFlight int64) refusal {
 		return refusedInFlight
 	case m.state == HalfOpen && m.liveLeases() >= p.probes:
 		return refusedProbes
-	case m.ramping() && m.credit+m.share() < ppm:
+	case m.ramping() && m.credit+m.rampShare() < ppm:
 		return refusedRamp
 	}
 	return admitted
@@ -320,8 +345,8 @@ func (m *machine) settle(p *policy, fx *effects, e *event) {
 	}
 }
 
-// settleProbe takes a probe's verdict. A probe that outlived its lease has no slot to hand back, and its failure is too
-// old to count; its success still says that the dependency answers.
+// settleProbe ends a probe. A probe whose lease has ended has no slot to give back any more. Its failure is then too
+// old to count; its success still shows that the dependency answers.
 func (m *machine) settleProbe(p *policy, fx *effects, e *event) {
 	expired := m.now >= e.pass.lease
 	switch {
@@ -346,12 +371,12 @@ func (m *machine) trip(p *policy, fx *effects, e *event) {
 		m.move(fx, HalfOpen, byTimeout)
 	}
 	if m.state != Open {
-		m.open(p, fx, byHand, e)
+		m.open(p, fx, byOperator, e)
 	}
 }
 
 func (m *machine) reset(fx *effects) {
-	m.move(fx, Closed, byHand)
+	m.move(fx, Closed, byOperator)
 	m.opens = 0
 }
 
@@ -361,10 +386,10 @@ func (m *machine) offer(fx *effects) {
 	}
 }
 
-// adopt goes where the ledger stands. It is a new stay even where the state is the same: what is pending belongs to an
-// epoch that has ended.
-func (m *machine) adopt(p *policy, fx *effects, e *event) {
-	recovering := m.state != Closed && e.why != byHand && e.opens > 0 // a Reset, wherever it was, starts the series over
+// follow takes over the ledger's state. It begins a new epoch even if the state is the same, since the ledger's has
+// changed: calls that are pending were admitted in an epoch that has ended.
+func (m *machine) follow(p *policy, fx *effects, e *event) {
+	recovering := m.state != Closed && e.why != byOperator && e.opens > 0 // after a Reset, in whatever process, there is nothing to recover from: no ramp
 	m.opens = e.opens
 	m.until = e.until
 	m.move(fx, e.to, e.why)
@@ -382,8 +407,8 @@ func (m *machine) open(p *policy, fx *effects, why reason, e *event) {
 	m.move(fx, Open, why)
 }
 
-// opening is what the next opening would be: its number in its series, and the length of the open period: the open
-// timeout, grown by the backoff, or what the dependency asked for where that is more.
+// opening is what the next opening would be: its number in its series, and the length of the open period. That is the
+// open timeout, grown by the backoff, or what the dependency asked for if that is longer.
 func (m *machine) opening(p *policy, e *event) (opens uint32, length int64) {
 	opens = m.opens
 	if m.state == Closed && m.now-m.since >= p.openTimeout {
@@ -395,7 +420,7 @@ func (m *machine) opening(p *policy, e *event) (opens uint32, length int64) {
 	return opens, max(p.period(opens, e.random), e.hint)
 }
 
-// move starts a new stay: everything that was pending in the old one is void from here on.
+// move begins a new epoch: calls that were admitted before are late from here on, and their slots are gone.
 func (m *machine) move(fx *effects, to State, why reason) {
 	from := m.state
 	m.state = to
@@ -409,9 +434,9 @@ func (m *machine) move(fx *effects, to State, why reason) {
 		m.until = m.now
 	}
 	if from == to {
-		return // Reset of a closed circuit: a new epoch, but no change
+		return // Reset of a closed circuit: a new epoch, but no transition to report
 	}
-	mv := &fx.moves[fx.moved] // field by field: a literal is built elsewhere and copied, which takes three times as long
+	mv := &fx.moves[fx.moved] // field by field: a literal would be built on the stack and copied, which takes three times as long
 	mv.from, mv.to, mv.reason = from, to, why
 	mv.epoch, mv.at, mv.until = m.epoch, m.now, m.until
 	fx.moved++
@@ -430,12 +455,13 @@ func (p *policy) period(n uint32, random float64) int64 {
 	return int64(d)
 }
 
-// Slots. All that is kept of a lease is when it ends: the call itself knows that too, so that a settlement before the
-// end frees a slot and one after it does not, and two leases that end at the same instant are interchangeable.
+// Probe slots. The machine keeps of a slot in use only when its lease ends, and the call keeps the same instant. A call
+// that settles before it frees the slot; one that settles later finds the slot freed. Two leases that end at the same
+// instant are interchangeable.
 
 func (m *machine) takeSlot(end int64) {
 	m.leases = append(m.leases, end)
-	for i := len(m.leases) - 1; i > 0 && m.leases[i-1] > end; i-- { // only where the lease has been made shorter
+	for i := len(m.leases) - 1; i > 0 && m.leases[i-1] > end; i-- { // sorting is only needed after Configure has shortened the lease
 		m.leases[i-1], m.leases[i] = m.leases[i], m.leases[i-1]
 	}
 }
@@ -460,7 +486,7 @@ func (m *machine) liveLeases() int {
 	return len(m.leases) - i
 }
 
-// nextProbe is when the next call may become a probe: the end of the open period, or of the earliest live lease.
+// nextProbe is when the next call may become a probe: at the end of the open period, or of the earliest lease in use.
 func (m *machine) nextProbe() int64 {
 	if m.state == HalfOpen {
 		if live := m.liveLeases(); live > 0 {
@@ -471,15 +497,16 @@ func (m *machine) nextProbe() int64 {
 	return m.until
 }
 
-// The ramp. Each call adds the share of the moment to a credit, and passes when that makes a whole: an even spread
-// without chance.
+// The ramp. Each call adds the currently admitted share to a credit. When the credit reaches a whole admission, the
+// call is admitted and pays for it. So admissions are spread evenly, without randomness.
 
-const ppm = 1_000_000
+const ppm = 1_000_000 // parts per million: rates are compared in integers
 
 func (m *machine) ramping() bool { return m.state == Closed && m.now < m.ramp }
 
-// share is the admitted share in parts per million; it grows linearly from 0 at the closing to all at the ramp's end.
-func (m *machine) share() int32 {
+// rampShare is the admitted share in parts per million. It grows linearly from 0 at the closing to all at the ramp's
+// end.
+func (m *machine) rampShare() int32 {
 	return int32(float64(m.now-m.since) / float64(m.ramp-m.since) * ppm)
 }
 

@@ -11,7 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
+	"github.com/breakerkit/breaker/internal/testenv"
 )
 
 // mdlTally is what the callers themselves have counted.
@@ -201,10 +206,7 @@ var mdlStressRules = map[string]mdlRule{
 }
 
 func TestStressEverythingAtOnce(t *testing.T) {
-	goroutines, operations := 100, 1000
-	if testing.Short() || breaker.RaceEnabled {
-		operations = 100
-	}
+	goroutines, operations := 100, testenv.Size(100, 200, 1000)
 	for name, rule := range mdlStressRules {
 		for _, injected := range []bool{false, true} {
 			for _, sharded := range []bool{false, true} {
@@ -221,9 +223,9 @@ func TestStressEverythingAtOnce(t *testing.T) {
 					if sharded {
 						breaker.Shard(s.c)
 					}
-					guard(t, patience, func() { mdlTogether(goroutines, func(i int) { s.work(uint64(i), operations) }) })
+					breakertest.Guard(t, breakertest.Patience, func() { mdlTogether(goroutines, func(i int) { s.work(uint64(i), operations) }) })
 					s.check(t)
-					guard(t, patience, func() { chain.end(t, s.c) })
+					breakertest.Guard(t, breakertest.Patience, func() { chain.end(t, s.c) })
 				})
 			}
 		}
@@ -246,15 +248,12 @@ func mdlTogether(n int, f func(i int)) {
 
 // The whole road: calls meet at the one cell, the circuit shards, nothing is lost on the way.
 func TestStressSuccessesThatMeet(t *testing.T) {
-	const goroutines, calls = 8, 200_000
+	const goroutines = 8
 	for name, rule := range mdlStressRules {
 		t.Run(name, func(t *testing.T) {
 			c := breaker.Must(breaker.NewCircuit("stress", rule.opts()...))
-			n := calls
-			if testing.Short() || breaker.RaceEnabled {
-				n /= 20
-			}
-			guard(t, patience, func() {
+			n := testenv.Size(10_000, 50_000, 200_000)
+			breakertest.Guard(t, breakertest.Patience, func() {
 				mdlTogether(goroutines, func(int) {
 					for range n {
 						if err := c.Run(context.Background(), func(context.Context) error { return nil }); err != nil {
@@ -273,13 +272,10 @@ func TestStressSuccessesThatMeet(t *testing.T) {
 
 func TestStressRejectionsThatMeet(t *testing.T) {
 	const goroutines = 8
-	calls := 200_000
-	if testing.Short() || breaker.RaceEnabled {
-		calls /= 20
-	}
+	calls := testenv.Size(10_000, 50_000, 200_000)
 	c := breaker.Must(breaker.NewCircuit("stress", breaker.WithOpenTimeout(time.Hour)))
 	c.Trip(nil)
-	guard(t, patience, func() {
+	breakertest.Guard(t, breakertest.Patience, func() {
 		mdlTogether(goroutines, func(int) {
 			for range calls {
 				if err := c.Run(context.Background(), func(context.Context) error { return nil }); !errors.Is(err, breaker.ErrOpen) {
@@ -296,14 +292,11 @@ func TestStressRejectionsThatMeet(t *testing.T) {
 // BC-34: at the moment of opening up exactly as many calls run as there are slots.
 func TestStressExactlyTheProbesRun(t *testing.T) {
 	const callers, slots = 50, 2
-	rounds := 1000
-	if testing.Short() {
-		rounds = 100
-	}
+	rounds := testenv.Size(100, 200, 1000)
 	clk := newMdlClock()
 	c := breaker.Must(breaker.NewCircuit("stress", breaker.WithClock(clk), breaker.WithFailureThreshold(3),
 		breaker.WithSuccessThreshold(slots), breaker.WithHalfOpenProbes(slots), breaker.WithOpenTimeout(10*time.Second)))
-	guard(t, 2*patience, func() {
+	breakertest.Guard(t, 2*breakertest.Patience, func() {
 		for round := range rounds {
 			c.Trip(nil)
 			clk.pass(10 * time.Second)
@@ -347,7 +340,7 @@ func TestStressOneTransition(t *testing.T) {
 					}
 					opened.Add(1)
 				}}))...))
-				guard(t, patience, func() {
+				breakertest.Guard(t, breakertest.Patience, func() {
 					var inside sync.WaitGroup
 					inside.Add(callers)
 					mdlTogether(callers, func(int) {
@@ -370,10 +363,7 @@ func TestStressOneTransition(t *testing.T) {
 // BC-56: a success between the failure that trips and the opening wins or loses, but never both.
 func TestStressSuccessAgainstTrip(t *testing.T) {
 	const threshold = 2
-	rounds := 300_000
-	if testing.Short() || breaker.RaceEnabled {
-		rounds = 30_000
-	}
+	rounds := testenv.Size(30_000, 50_000, 300_000)
 	for _, sharded := range []bool{false, true} {
 		t.Run(fmt.Sprintf("sharded %v", sharded), func(t *testing.T) {
 			broken, trips := 0, 0
@@ -394,7 +384,7 @@ func TestStressSuccessAgainstTrip(t *testing.T) {
 				breaker.Shard(c)
 			}
 			var stop atomic.Bool
-			guard(t, patience, func() {
+			breakertest.Guard(t, breakertest.Patience, func() {
 				mdlTogether(2, func(i int) {
 					for i == 1 && !stop.Load() {
 						if c.Run(context.Background(), func(context.Context) error { return nil }) != nil {
@@ -419,10 +409,7 @@ func TestStressSuccessAgainstTrip(t *testing.T) {
 
 // A success counts in the stay that admitted it, or as late; never in the next one.
 func TestStressSuccessesOfAnEndedStay(t *testing.T) {
-	rounds := 200_000
-	if testing.Short() || breaker.RaceEnabled {
-		rounds = 20_000
-	}
+	rounds := testenv.Size(20_000, 30_000, 200_000)
 	for _, sharded := range []bool{false, true} {
 		t.Run(fmt.Sprintf("sharded %v", sharded), func(t *testing.T) {
 			strays := uint64(0)
@@ -435,7 +422,7 @@ func TestStressSuccessesOfAnEndedStay(t *testing.T) {
 				breaker.Shard(c)
 			}
 			var stop atomic.Bool
-			guard(t, patience, func() {
+			breakertest.Guard(t, breakertest.Patience, func() {
 				mdlTogether(2, func(i int) {
 					for i == 1 && !stop.Load() {
 						_ = c.Run(context.Background(), func(context.Context) error { return nil })
@@ -460,7 +447,11 @@ func TestStressNoGoroutineNoTimer(t *testing.T) {
 	clk := newMdlClock()
 	circuits := make([]*breaker.Circuit, 1000)
 	for i := range circuits {
-		circuits[i] = breaker.Must(breaker.NewCircuit("quiet", breaker.WithClock(clk), breaker.WithFailureThreshold(1), breaker.WithSuccessThreshold(1)))
+		trip := breaker.WithFailureThreshold(1)
+		if i%2 == 1 {
+			trip = breaker.WithTrip(breaker.FailureRate(0.5, 1, breaker.Last(time.Second)), breaker.FailureCount(1, time.Second))
+		}
+		circuits[i] = breaker.Must(breaker.NewCircuit("quiet", breaker.WithClock(clk), trip, breaker.WithRamp(time.Second), breaker.WithSuccessThreshold(1)))
 	}
 	run := func(err error) {
 		for _, c := range circuits {
@@ -484,7 +475,7 @@ func TestStressNoGoroutineNoTimer(t *testing.T) {
 			t.Fatal(s)
 		}
 	}
-	noMoreThan(t, before)
+	breakertest.NoMoreThan(t, before)
 	if clk.afters != 0 {
 		t.Errorf("%d timers", clk.afters)
 	}
@@ -574,4 +565,180 @@ func mdlPermits(t *testing.T, c *breaker.Circuit, n int) (all []*breaker.Permit)
 		all = append(all, p)
 	}
 	return all
+}
+
+func TestK24_SafeUnderConcurrency(t *testing.T) {
+	for name, opts := range map[string][]breaker.Option{
+		"default":       nil,
+		"never trips":   {breaker.WithFailureThreshold(1 << 30)},
+		"time window":   {breaker.WithTrip(breaker.FailureRate(0.9, 50, breaker.Last(time.Minute)))},
+		"call window":   {breaker.WithTrip(breaker.FailureRate(0.9, 50, breaker.LastCalls(100)))},
+		"max in flight": {breaker.WithMaxInFlight(10)},
+		"slow calls":    {breaker.WithTrip(breaker.SlowCallRate(time.Hour, 0.5, 10, breaker.LastCalls(100)))},
+		"user's trip":   {breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(10), func(c breaker.Counts) bool { return c.Failures > 9 }))},
+		"call hook":     {breaker.WithHooks(breaker.Hooks{Call: func(context.Context, breaker.CallEvent) {}})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				hammer(w, w.Circuit(append(opts, breaker.WithOpenTimeout(time.Millisecond))...))
+			})
+		})
+	}
+}
+
+// hammer makes 100 goroutines do 100 mixed things each, and checks that everything adds up.
+func hammer(w *breakertest.World, r *breakertest.Rig) {
+	var finished, rejected, failures, ignored, panics atomic.Uint64
+	count := func(err error) {
+		if errors.Is(err, breaker.ErrOpen) || errors.Is(err, breaker.ErrTooManyInFlight) {
+			rejected.Add(1)
+			return
+		}
+		finished.Add(1)
+		if err != nil {
+			failures.Add(1)
+		}
+	}
+	ctx := context.Background()
+	one := func(i int) {
+		switch i % 8 {
+		case 0, 1:
+			count(r.C.Run(ctx, func(context.Context) error { return nil }))
+		case 2:
+			count(r.C.Run(ctx, func(context.Context) error { return breakertest.ErrBoom }))
+		case 3:
+			_, err := r.B.Do(ctx, func(context.Context) (int, error) { runtime.Gosched(); return 1, nil })
+			count(err)
+		case 4:
+			p, err := r.C.Acquire(ctx)
+			if err == nil {
+				p.Done(nil)
+				p.Done(breakertest.ErrBoom)
+			}
+			count(err)
+		case 5:
+			if breakertest.PanicOf(func() {
+				count(r.C.Run(ctx, func(context.Context) error { panic("boom") }))
+			}) != nil {
+				panics.Add(1)
+				failures.Add(1)
+				finished.Add(1)
+			}
+		case 6:
+			ctx, cancel := context.WithCancel(ctx)
+			err := r.C.Run(ctx, func(ctx context.Context) error { cancel(); return ctx.Err() })
+			cancel()
+			if errors.Is(err, context.Canceled) {
+				ignored.Add(1)
+				finished.Add(1)
+				return
+			}
+			count(err)
+		case 7:
+			_, _ = r.C.State(), r.C.Ready()
+			_ = r.C.Snapshot()
+			if w.Clk == nil {
+				<-time.After(100 * time.Microsecond)
+			}
+		}
+	}
+	var all, looking sync.WaitGroup
+	stop := make(chan struct{})
+	looking.Go(func() { watch(r, stop) })
+	for g := range 100 {
+		all.Go(func() {
+			for i := range 100 {
+				one(g + i)
+			}
+		})
+	}
+	all.Wait()
+	close(stop)
+	looking.Wait()
+	s := r.C.Snapshot()
+	require.Equal(w, finished.Load(), s.Totals.Calls)
+	require.Equal(w, failures.Load(), s.Totals.Failures)
+	require.Equal(w, ignored.Load(), s.Totals.Ignored)
+	require.Equal(w, panics.Load(), s.Totals.Panics)
+	require.Equal(w, rejected.Load(), s.Totals.Rejected)
+	require.Equal(w, s.Totals.Calls, s.Totals.Successes+s.Totals.Failures+s.Totals.Ignored)
+	r.Idle()
+}
+
+// watch looks at a circuit under traffic until it is told to stop: whenever one looks, the numbers make sense.
+func watch(r *breakertest.Rig, stop <-chan struct{}) {
+	slots := int64(r.C.Config().HalfOpenProbes)
+	var last breaker.Snapshot
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		s := r.C.Snapshot()
+		assert.GreaterOrEqual(r, s.InFlight, int64(0), "calls in flight")
+		assert.LessOrEqual(r, s.Probes, slots)
+		assert.GreaterOrEqual(r, s.Epoch, last.Epoch)
+		assert.GreaterOrEqual(r, s.Totals.Calls, last.Totals.Calls)
+		assert.GreaterOrEqual(r, s.Totals.Successes, last.Totals.Successes)
+		assert.GreaterOrEqual(r, s.Totals.Failures, last.Totals.Failures)
+		assert.GreaterOrEqual(r, s.Totals.Rejected, last.Totals.Rejected)
+		assert.GreaterOrEqual(r, s.Totals.Late, last.Totals.Late)
+		assert.Equal(r, s.Totals.Calls, s.Totals.Successes+s.Totals.Failures+s.Totals.Ignored)
+		last = s
+		if r.Clk == nil {
+			<-time.After(100 * time.Microsecond) // a bubble's time passes only while everybody waits
+		}
+		runtime.Gosched()
+	}
+}
+
+func TestE3_FiveTimeoutsSpareTheOthers(t *testing.T) {
+	breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+		r := w.Circuit(breaker.WithTimeout(30 * time.Second))
+		upstream := hang
+		var inFlight atomic.Int64
+		call := func() error {
+			_, err := r.B.Do(context.Background(), func(ctx context.Context) (int, error) {
+				r.Ran.Add(1)
+				inFlight.Add(1)
+				defer inFlight.Add(-1)
+				return upstream(ctx)
+			})
+			return err
+		}
+		var first sync.WaitGroup
+		for range 5 {
+			first.Go(func() { assert.ErrorIs(w, call(), context.DeadlineExceeded) })
+		}
+		w.At(30 * time.Second)
+		first.Wait()
+		r.Is(breaker.Open)
+		require.Equal(w, []string{"closed>open at 30s: threshold reached"}, r.Steps())
+
+		var others sync.WaitGroup
+		for range 4995 {
+			others.Go(func() { assert.ErrorIs(w, call(), breaker.ErrOpen) })
+		}
+		others.Wait()
+		require.Equal(w, 30*time.Second, w.Elapsed(), "rejections take no time")
+		require.EqualValues(w, 5, r.Ran.Load())
+		require.Zero(w, inFlight.Load())
+		r.Idle()
+
+		upstream = func(context.Context) (int, error) { return 1, nil }
+		w.At(60 * time.Second)
+		r.Is(breaker.HalfOpen)
+		require.NoError(w, call())
+		r.Is(breaker.HalfOpen)
+		require.NoError(w, call())
+		r.Is(breaker.Closed)
+		totals := r.C.Snapshot().Totals
+		require.EqualValues(w, 7, totals.Calls)
+		require.EqualValues(w, 5, totals.Failures)
+		require.EqualValues(w, 4995, totals.Rejected)
+		for range 100 {
+			require.NoError(w, call())
+		}
+	})
 }

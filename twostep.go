@@ -78,10 +78,10 @@ func (g *Group[T]) Clock() Clock { return g.base.Load().settings.time.clock }
 // Timeout is the limit that WithTimeout sets for an attempt; 0 = none.
 func (b *Breaker[T]) Timeout() time.Duration {
 	b.load()
-	if b.plan == nil {
+	if b.policy == nil {
 		return 0
 	}
-	return b.plan.timeout
+	return b.policy.timeout
 }
 
 // AcquireInto is [Circuit.Acquire] with the caller's memory for the permit. p must be a zero Permit, and must not be

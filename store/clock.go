@@ -11,7 +11,7 @@ import (
 // instant is a point in time: nanoseconds since the Memory was made.
 type instant int64
 
-// plus is the instant d later; one that cannot be told is at the end of time.
+// plus returns the instant d later. It stops at the last instant that there is.
 func (t instant) plus(d time.Duration) instant {
 	if d > 0 && int64(t) > math.MaxInt64-int64(d) {
 		return math.MaxInt64
@@ -19,7 +19,7 @@ func (t instant) plus(d time.Duration) instant {
 	return t + instant(d)
 }
 
-// minus is the instant d earlier; one that cannot be told is at the beginning of time.
+// minus returns the instant d earlier. It stops at the first instant that there is.
 func (t instant) minus(d time.Duration) instant {
 	if d > 0 && int64(t) < math.MinInt64+int64(d) {
 		return math.MinInt64
@@ -27,7 +27,7 @@ func (t instant) minus(d time.Duration) instant {
 	return t - instant(d)
 }
 
-// since is how long ago an earlier instant was.
+// since returns how long ago an earlier instant was.
 func (t instant) since(earlier instant) time.Duration { return time.Duration(t - earlier) }
 
 // timeline turns a clock's readings into instants.
@@ -35,8 +35,8 @@ type timeline struct {
 	clock breaker.Clock // nil: the time package
 	base  time.Time
 
-	// An injected clock may carry wall time only, and be set back. What it read before a step stays true: the step is
-	// taken out of everything it reads later.
+	// An injected clock may tell wall time only, and be set back. Instants that were read before stay valid: offset is the
+	// sum of all steps back, and is added to everything that is read later.
 	mu     sync.Mutex
 	offset instant
 	last   instant
@@ -49,7 +49,7 @@ func newTimeline(clock breaker.Clock) *timeline {
 	return &timeline{clock: clock, base: clock.Now()}
 }
 
-// now reads the clock. It is called outside of locks, since an injected clock is somebody else's code.
+// now reads the clock. It must be called without a lock, since an injected clock is a user's code.
 func (t *timeline) now() instant {
 	if t.clock == nil {
 		return instant(time.Since(t.base))
@@ -61,7 +61,7 @@ func (t *timeline) injectedNow() (now instant) {
 	t.mu.Lock()
 	now = t.last
 	t.mu.Unlock()
-	defer func() { _ = recover() }() // a clock that panics says what it said before
+	defer func() { _ = recover() }() // a clock that panics is taken to stand still
 	reading := t.clock.Now()
 
 	t.mu.Lock()
@@ -75,7 +75,7 @@ func (t *timeline) injectedNow() (now instant) {
 	return at
 }
 
-// milliseconds is an instant as a number of milliseconds since 1970.
+// milliseconds returns an instant in milliseconds since 1970.
 func (t *timeline) milliseconds(now instant) uint64 {
 	return uint64(max(0, t.base.Add(time.Duration(now)).UnixMilli()))
 }

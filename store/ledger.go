@@ -10,8 +10,8 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-// ledger is what is kept for one name. Its methods are the operations; they are told the time, and no lock or watcher is
-// in them.
+// ledger is what is kept for one name. Its methods are the operations. They are told the time and take no lock; Memory
+// holds one.
 type ledger struct {
 	name     string
 	epoch    uint64 // 0: empty
@@ -21,65 +21,67 @@ type ledger struct {
 	openings uint32
 
 	shape   breaker.StoreShape
-	shapeAt instant // when it was last written in this shape
+	shapeAt instant // when the ledger was last written with this shape
 
-	window *ring // nil before the first count, and where there is no window
-	whole  sums  // of the epoch
+	window    *ring // nil before the first count, and where there is no window
+	epochSums sums  // since the epoch began
 	runs
-	kept      []failure // the last ones, oldest first
-	reporters []reporter
+	failureTimes []failure // of the last failures, oldest first; as many as the shape asks for
+	reporters    []reporter
 
 	progress uint32             // HalfOpen
-	slots    map[string]instant // HalfOpen: when the lease of each token ends, those that have ended included
+	slots    map[string]instant // HalfOpen: the end of each token's lease; also of leases that have ended
 
-	expires instant // when it is dropped
-	place   int     // in the queue of those to be dropped
+	expires    instant // when it is dropped
+	queueIndex int     // in Memory.queue; -1: not there
 }
 
-// runs is what comes in a row.
+// runs is outcomes in a row.
 type runs struct {
-	run       uint64 // the number of the present run of failures
-	failures  uint64 // its length
+	run       uint64 // the number of the current run of failures
+	failures  uint64 // in that run
 	successes uint64 // since the last failure
 }
 
+// failure is a failure whose time is kept.
 type failure struct {
 	at  instant
-	run uint64
+	run uint64 // the number of its run
 }
 
+// reporter is a caller that has failed.
 type reporter struct {
 	node string
 	at   instant // of its last failure
 }
 
-// moment is when an operation happens.
+// moment is the time of an operation.
 type moment struct {
 	at    instant
 	clock uint64 // in milliseconds since 1970
 }
 
-// effect is what follows from an operation.
+// effect is what an operation has done to a ledger.
 type effect uint8
 
 const (
-	nothing effect = iota // it has changed nothing
-	written               // it has changed something
-	telling               // and watchers are told
+	unchanged effect = iota // it has done nothing
+	changed                 // it has changed the ledger
+	announced               // it has changed the ledger, and watchers are to be told
 )
 
 const (
-	slack         = time.Hour      // how long a ledger is kept after it has come to its end
-	keepUnbounded = 24 * time.Hour // how long one without a window is kept after the last report
-	reclaimAfter  = time.Minute    // how long no report must have come in the stored shape before another takes over, at least
-	maxExpired    = 1024           // how many slots are remembered after their lease, the latest
+	slack         = time.Hour      // for how long a ledger is kept that means nothing any more
+	keepUnbounded = 24 * time.Hour // for how long a ledger without a window is kept after the last report
+	reclaimAfter  = time.Minute    // the least time without a report in the ledger's shape after which another takes over
+	maxExpired    = 1024           // slots that are remembered after their lease has ended
 )
 
-func emptyLedger(name string) *ledger { return &ledger{name: name, runs: runs{run: 1}, place: -1} }
+func emptyLedger(name string) *ledger { return &ledger{name: name, runs: runs{run: 1}, queueIndex: -1} }
 
-// next is the number of a new epoch for an operation that was told of a known one; 0 where there is none: numbers end
-// below limit, and one from beyond was given by no Store.
-func (l *ledger) next(now moment, known uint64) uint64 {
+// nextEpoch returns the number of a new epoch for an operation that was told of the epoch known. It returns 0 if there is
+// none: epochs end below limit, and one from beyond was given by no Store.
+func (l *ledger) nextEpoch(now moment, known uint64) uint64 {
 	next := max(l.epoch, known, max(now.clock, 1)-1)
 	if next >= limit-1 {
 		return 0
@@ -90,18 +92,18 @@ func (l *ledger) next(now moment, known uint64) uint64 {
 // begin starts an epoch, with all counts at 0 and no slots.
 func (l *ledger) begin(now moment, epoch uint64, s breaker.State, shape breaker.StoreShape, openings uint32) {
 	*l = ledger{
-		name: l.name, expires: l.expires, place: l.place,
+		name: l.name, expires: l.expires, queueIndex: l.queueIndex,
 		epoch: epoch, state: s, since: now.at, openings: openings,
 		shape: shape, shapeAt: now.at,
 		runs: runs{run: 1},
 	}
 }
 
-// due reports whether an open period has ended.
+// due reports whether the open period of an Open ledger has ended.
 func (l *ledger) due(now moment) bool { return l.state == breaker.Open && now.at >= l.until }
 
-// lifetime is until when the ledger is kept if nothing more is written.
-func (l *ledger) lifetime(now moment) instant {
+// keepUntil returns until when the ledger is kept if nothing changes it before.
+func (l *ledger) keepUntil(now moment) instant {
 	end := now.at
 	switch {
 	case l.state == breaker.Open:
@@ -118,7 +120,7 @@ func (l *ledger) lifetime(now moment) instant {
 	return end.plus(slack)
 }
 
-// view is how the ledger stands.
+// view returns what the ledger holds, as callers see it.
 func (l *ledger) view(now moment) breaker.Ledger {
 	v := breaker.Ledger{Clock: now.clock, Run: l.run}
 	if l.epoch == 0 {
@@ -129,17 +131,17 @@ func (l *ledger) view(now moment) breaker.Ledger {
 	if l.state == breaker.Open {
 		v.Remaining = max(0, l.until.since(now.at))
 	}
-	v.Slots = l.live(now)
+	v.Slots = l.liveSlots(now)
 	v.Counts = l.counts(now)
-	young := l.young(now)
-	v.Recent = uint64(len(young))
-	v.RecentRun = uint64(len(young) - sort.Search(len(young), func(i int) bool { return young[i].run == l.run }))
-	v.Reporters = l.failing(now)
+	recent := l.recentFailures(now)
+	v.Recent = uint64(len(recent))
+	v.RecentRun = uint64(len(recent) - sort.Search(len(recent), func(i int) bool { return recent[i].run == l.run }))
+	v.Reporters = l.recentReporters(now)
 	return v
 }
 
 func (l *ledger) counts(now moment) breaker.Counts {
-	s := l.whole
+	s := l.epochSums
 	if l.shape.Window > 0 {
 		s = sums{}
 		if l.window != nil {
@@ -157,12 +159,14 @@ func (l *ledger) inWindow(now moment, at instant) bool {
 	return l.shape.Window == 0 || at > now.at.minus(l.shape.Window)
 }
 
-// young is those of the kept failures that the window holds. They are in order, so that it is the last ones.
-func (l *ledger) young(now moment) []failure {
-	return l.kept[sort.Search(len(l.kept), func(i int) bool { return l.inWindow(now, l.kept[i].at) }):]
+// recentFailures returns the failures, of those whose times are kept, that are within the window. They are the last ones,
+// since the times are in order.
+func (l *ledger) recentFailures(now moment) []failure {
+	return l.failureTimes[sort.Search(len(l.failureTimes), func(i int) bool { return l.inWindow(now, l.failureTimes[i].at) }):]
 }
 
-func (l *ledger) failing(now moment) (n int) {
+// recentReporters returns how many callers have failed within the window.
+func (l *ledger) recentReporters(now moment) (n int) {
 	for _, r := range l.reporters {
 		if l.inWindow(now, r.at) {
 			n++
@@ -179,58 +183,58 @@ func (l *ledger) foreign(s breaker.StoreShape) bool {
 // Report.
 
 func (l *ledger) report(now moment, r *breaker.StoreReport, out *breaker.Ledger) effect {
-	b := summarize(r.Batch)
+	b := normalizeBatch(r.Batch)
 	if b.all == (sums{}) || l.state != breaker.Closed {
-		return nothing
+		return unchanged
 	}
-	shape := tidy(r.Shape)
-	result := written
+	shape := normalizeShape(r.Shape)
+	result := changed
 	switch {
 	case l.epoch == 0:
 		epoch := r.Epoch
 		if epoch == 0 || epoch >= limit {
-			epoch = l.next(now, r.Epoch)
+			epoch = l.nextEpoch(now, r.Epoch)
 		}
 		if epoch == 0 {
-			return nothing
+			return unchanged
 		}
 		l.begin(now, epoch, breaker.Closed, shape, 0)
-		result = telling
+		result = announced
 	case r.Epoch != 0 && r.Epoch != l.epoch:
-		return nothing
+		return unchanged
 	}
-	l.settleShape(now, shape)
+	l.chooseShape(now, shape)
 	before := l.runs
 	out.Peak = l.runs.enter(b)
 	out.Applied = true
-	l.count(now, r.Batch.Slices)
-	l.keepFailures(now, b, before.run)
-	l.keepReporter(now, r.Node, b)
+	l.addSlices(now, r.Batch.Slices)
+	l.addFailures(now, b, before.run)
+	l.addReporter(now, r.Node, b)
 	if l.runs.failures > 0 && (before.failures == 0 || before.run != l.run) {
-		result = telling
+		result = announced
 	}
 	return result
 }
 
-// settleShape decides in which shape the ledger is kept. The first writer's stays while anybody writes in it, so that two
-// configurations in use at once do not take turns in clearing the counts; once nobody does, another takes over.
-func (l *ledger) settleShape(now moment, s breaker.StoreShape) {
+// chooseShape decides for whose shape the ledger is kept. The first writer's stays as long as anybody reports with it, so
+// that two configurations in use at once do not take turns in clearing the counts. Then any other takes over.
+func (l *ledger) chooseShape(now moment, s breaker.StoreShape) {
 	switch {
 	case s == l.shape:
 		l.shapeAt = now.at
 	case now.at >= l.shapeAt.plus(max(l.shape.Window, reclaimAfter)):
 		if l.runs.failures > 0 {
-			l.run++ // whoever has decided on the run that ends here must not move
+			l.run++ // a move whose reason is the run that ends here must fail
 		}
 		l.shape, l.shapeAt = s, now.at
-		l.window, l.whole, l.kept, l.reporters = nil, sums{}, nil, nil
+		l.window, l.epochSums, l.failureTimes, l.reporters = nil, sums{}, nil, nil
 		l.runs = runs{run: l.run}
 	}
 }
 
-func (l *ledger) count(now moment, batch []breaker.StoreSlice) {
+func (l *ledger) addSlices(now moment, batch []breaker.StoreSlice) {
 	for _, s := range batch {
-		l.whole.add(sumsOf(s))
+		l.epochSums.add(sumsOf(s))
 		at := now.at.minus(max(0, s.Age))
 		if l.shape.Window == 0 || !l.inWindow(now, at) {
 			continue
@@ -242,9 +246,9 @@ func (l *ledger) count(now moment, batch []breaker.StoreSlice) {
 	}
 }
 
-// keepFailures keeps the times of a batch's failures. One that came late is taken to be as old as the latest known, so
-// that they stay in order.
-func (l *ledger) keepFailures(now moment, b *batch, before uint64) {
+// addFailures adds the times of a batch's failures. before is the number of the run that the batch has found. A failure
+// that is older than the last one kept is entered with the time of that one, so that the times stay in order.
+func (l *ledger) addFailures(now moment, b *batch, before uint64) {
 	for i, age := range b.ages {
 		f := failure{at: now.at.minus(max(0, age)), run: l.run}
 		if l.shape.Failures == 0 || !l.inWindow(now, f.at) {
@@ -253,21 +257,22 @@ func (l *ledger) keepFailures(now moment, b *batch, before uint64) {
 		if uint64(len(b.ages)-i) > b.tail {
 			f.run = before
 		}
-		if n := len(l.kept); n > 0 {
-			f.at = max(f.at, l.kept[n-1].at)
+		if n := len(l.failureTimes); n > 0 {
+			f.at = max(f.at, l.failureTimes[n-1].at)
 		}
-		l.kept = append(l.kept, f)
+		l.failureTimes = append(l.failureTimes, f)
 	}
-	if extra := len(l.kept) - l.shape.Failures; extra > 0 {
-		l.kept = l.kept[extra:]
+	if extra := len(l.failureTimes) - l.shape.Failures; extra > 0 {
+		l.failureTimes = l.failureTimes[extra:]
 	}
-	if old := len(l.kept) - len(l.young(now)); old > 0 {
-		l.kept = l.kept[old:]
+	if old := len(l.failureTimes) - len(l.recentFailures(now)); old > 0 {
+		l.failureTimes = l.failureTimes[old:]
 	}
 }
 
-// keepReporter notes who failed. Where they are more than are told apart, the one that did so longest ago is forgotten.
-func (l *ledger) keepReporter(now moment, node string, b *batch) {
+// addReporter notes that a caller has failed. Where there are more than are told apart, the one whose last failure is
+// oldest is dropped.
+func (l *ledger) addReporter(now moment, node string, b *batch) {
 	at := now.at.minus(b.youngest)
 	if b.all.failures == 0 || l.shape.Reporters == 0 || !l.inWindow(now, at) {
 		return
@@ -284,7 +289,7 @@ func (l *ledger) keepReporter(now moment, node string, b *batch) {
 	}
 }
 
-// batch is a breaker.StoreBatch without its contradictions.
+// batch is a breaker.StoreBatch whose numbers do not contradict each other.
 type batch struct {
 	all      sums
 	ages     []time.Duration // of the last failures, oldest first
@@ -296,7 +301,7 @@ type batch struct {
 	inRun    uint64 // the successes, unless they came before the run
 }
 
-func summarize(from breaker.StoreBatch) *batch {
+func normalizeBatch(from breaker.StoreBatch) *batch {
 	b := &batch{ages: from.FailureAges}
 	for _, s := range from.Slices {
 		b.all.add(sumsOf(s))
@@ -324,14 +329,15 @@ func summarize(from breaker.StoreBatch) *batch {
 	return b
 }
 
-// enter lets a batch's outcomes come one after another, and returns the longest that the run was meanwhile.
+// enter adds a batch to the runs, as if its outcomes had come one after another. It returns the longest that the run of
+// failures was meanwhile.
 func (r *runs) enter(b *batch) (peak uint64) {
 	switch {
 	case b.inRun == 0:
-		r.failures = total(r.failures, b.all.failures)
+		r.failures = addCapped(r.failures, b.all.failures)
 		peak = r.failures
 	default:
-		peak = max(total(r.failures, b.head), b.longest)
+		peak = max(addCapped(r.failures, b.head), b.longest)
 		if r.failures > 0 || b.all.failures > b.tail {
 			r.run++ // a failure was followed by a success
 		}
@@ -339,15 +345,15 @@ func (r *runs) enter(b *batch) (peak uint64) {
 	}
 	switch {
 	case b.all.failures == 0:
-		r.successes = total(r.successes, b.inRun)
+		r.successes = addCapped(r.successes, b.inRun)
 	default:
 		r.successes = b.trailing
 	}
 	return peak
 }
 
-// tidy is a shape without what cannot be.
-func tidy(s breaker.StoreShape) breaker.StoreShape {
+// normalizeShape returns a shape without negative numbers.
+func normalizeShape(s breaker.StoreShape) breaker.StoreShape {
 	s.Window, s.Failures, s.Reporters = max(0, s.Window), max(0, s.Failures), max(0, s.Reporters)
 	return s
 }
@@ -355,50 +361,50 @@ func tidy(s breaker.StoreShape) breaker.StoreShape {
 // Move.
 
 func (l *ledger) move(now moment, m *breaker.StoreMove, out *breaker.Ledger) effect {
-	epoch := l.next(now, m.From)
+	epoch := l.nextEpoch(now, m.From)
 	switch {
 	case epoch == 0, l.epoch > m.From, m.To > breaker.Open:
-		return nothing
+		return unchanged
 	case m.Run != 0 && l.epoch == m.From && l.run != m.Run:
-		return nothing
+		return unchanged
 	}
-	l.begin(now, epoch, m.To, tidy(m.Shape), m.Openings)
+	l.begin(now, epoch, m.To, normalizeShape(m.Shape), m.Openings)
 	if m.To == breaker.Open {
 		l.until = now.at.plus(max(0, m.For))
 	}
 	out.Applied = true
-	return telling
+	return announced
 }
 
 // Acquire.
 
 func (l *ledger) acquire(now moment, a *breaker.StoreAcquire, out *breaker.Ledger) effect {
-	result := nothing
+	result := unchanged
 	if l.epoch == 0 || l.epoch < a.Epoch || l.due(now) {
-		epoch := l.next(now, a.Epoch)
+		epoch := l.nextEpoch(now, a.Epoch)
 		if epoch == 0 || len(a.Tokens) == 0 || a.Limit <= 0 || a.Lease <= 0 {
-			return nothing // none would be given
+			return unchanged // no slot would be granted
 		}
 		openings := l.openings
 		if l.epoch < a.Epoch || l.epoch == 0 {
 			openings = a.Openings
 		}
-		l.begin(now, epoch, breaker.HalfOpen, tidy(a.Shape), openings)
+		l.begin(now, epoch, breaker.HalfOpen, normalizeShape(a.Shape), openings)
 		out.Applied = true
-		result = telling
+		result = announced
 	}
 	if l.state != breaker.HalfOpen {
-		return nothing
+		return unchanged
 	}
-	if l.give(now, a, out) {
-		return max(result, written)
+	if l.grant(now, a, out) {
+		return max(result, changed)
 	}
 	return result
 }
 
-// give gives slots, and reports whether it did.
-func (l *ledger) give(now moment, a *breaker.StoreAcquire, out *breaker.Ledger) (given bool) {
-	live := l.live(now)
+// grant gives slots to the tokens of a. It reports whether any token got one that had none.
+func (l *ledger) grant(now moment, a *breaker.StoreAcquire, out *breaker.Ledger) (given bool) {
+	live := l.liveSlots(now)
 	for _, token := range a.Tokens {
 		leased, known := l.slots[token]
 		switch {
@@ -415,16 +421,16 @@ func (l *ledger) give(now moment, a *breaker.StoreAcquire, out *breaker.Ledger) 
 		}
 	}
 	if given {
-		l.forget(now)
+		l.forgetExpired(now)
 	}
 	if out.Granted < len(a.Tokens) {
-		out.RetryAfter = l.firstFree(now)
+		out.RetryAfter = l.firstLeaseEnd(now)
 	}
 	return given
 }
 
-// live is how many slots are in use.
-func (l *ledger) live(now moment) (n int) {
+// liveSlots returns how many slots have a lease that has not ended.
+func (l *ledger) liveSlots(now moment) (n int) {
 	for _, leased := range l.slots {
 		if now.at < leased {
 			n++
@@ -433,8 +439,8 @@ func (l *ledger) live(now moment) (n int) {
 	return n
 }
 
-// firstFree is how long it is until the first lease ends.
-func (l *ledger) firstFree(now moment) (wait time.Duration) {
+// firstLeaseEnd returns how long it takes until a lease ends; 0 if there is none.
+func (l *ledger) firstLeaseEnd(now moment) (wait time.Duration) {
 	for _, leased := range l.slots {
 		if left := leased.since(now.at); left > 0 && (wait == 0 || left < wait) {
 			wait = left
@@ -443,9 +449,9 @@ func (l *ledger) firstFree(now moment) (wait time.Duration) {
 	return wait
 }
 
-// forget bounds how many slots are remembered after their lease has ended.
-func (l *ledger) forget(now moment) {
-	for len(l.slots)-l.live(now) > maxExpired {
+// forgetExpired drops the oldest of the slots whose lease has ended, where too many are remembered.
+func (l *ledger) forgetExpired(now moment) {
+	for len(l.slots)-l.liveSlots(now) > maxExpired {
 		first, at := "", instant(math.MaxInt64)
 		for token, leased := range l.slots {
 			if leased < at {
@@ -461,13 +467,13 @@ func (l *ledger) forget(now moment) {
 func (l *ledger) settle(now moment, v *breaker.StoreVerdict, out *breaker.Ledger) effect {
 	leased, known := l.slots[v.Token]
 	if l.state != breaker.HalfOpen || l.epoch != v.Epoch || !known {
-		return nothing
+		return unchanged
 	}
 	out.Applied = true
 	delete(l.slots, v.Token)
 	switch {
 	case v.Outcome != breaker.Success && now.at >= leased:
-		return written // its slot is free already, and a failure is too old to count
+		return changed // its slot is free already, and a failure is too old to count
 	case v.Outcome == breaker.Failure:
 		l.reopen(now, v)
 	case v.Outcome == breaker.Success:
@@ -476,18 +482,18 @@ func (l *ledger) settle(now moment, v *breaker.StoreVerdict, out *breaker.Ledger
 			l.close(now, v)
 		}
 	}
-	return telling
+	return announced
 }
 
 func (l *ledger) reopen(now moment, v *breaker.StoreVerdict) {
-	if epoch := l.next(now, v.Epoch); epoch != 0 {
-		l.begin(now, epoch, breaker.Open, tidy(v.Shape), v.Openings)
+	if epoch := l.nextEpoch(now, v.Epoch); epoch != 0 {
+		l.begin(now, epoch, breaker.Open, normalizeShape(v.Shape), v.Openings)
 		l.until = now.at.plus(max(0, v.For))
 	}
 }
 
 func (l *ledger) close(now moment, v *breaker.StoreVerdict) {
-	if epoch := l.next(now, v.Epoch); epoch != 0 {
-		l.begin(now, epoch, breaker.Closed, tidy(v.Shape), l.openings)
+	if epoch := l.nextEpoch(now, v.Epoch); epoch != 0 {
+		l.begin(now, epoch, breaker.Closed, normalizeShape(v.Shape), l.openings)
 	}
 }

@@ -1,20 +1,20 @@
 // Package store has a [breaker.Store] inside the process. Circuits of one name that are put on the same [Memory] act as
 // one: they count together, open together, and share their probe slots.
 //
-// Memory is also the reference for other Stores: the package storetest, which checks any of them, says what they must do,
-// and Memory does it in the plainest way. How it fills what the contract leaves open:
+// Memory is also the reference for other Stores: the package storetest checks what they must do, and Memory does it in the
+// plainest way. Where the contract leaves a choice, Memory does this:
 //
-//   - A window is kept in slices of a 20th. What is older is never counted, and what is about to leave may be missed by
-//     one slice. The times of failures are exact.
-//   - A ledger is kept as long as it can matter and an hour more: the window from the last report, the open period, the
-//     longest lease. Without a window it is kept for 24 hours from the last report.
-//   - Of two configurations on one name, the first to write determines what is kept. The other one takes over, and the
-//     counts begin anew, with its report after no report of the first has come for the window, or a minute where that is
-//     longer. A new epoch is always kept as whoever began it wants it.
-//   - Of the probes that outlive their leases, the last 1,024 are remembered. A token is good for one slot: a late copy of
-//     the request for it gets no other.
-//   - Counts stop at 2^53, where a float64 ceases to be exact. Epochs stay below it, and what claims to come from an epoch
-//     beyond changes nothing. Negative ages and durations are 0, and a batch's run is no longer than its failures.
+//   - A window is kept in 20 parts. What is older than the window is never counted; what is in its oldest part may be
+//     missed. The times of failures are exact.
+//   - A ledger is kept for an hour after it has lost its meaning: after the window that begins with the last report, after
+//     the open period, after the longest lease. Without a window it is kept for 24 hours after the last report.
+//   - If circuits with two configurations share a name, the first to report determines what is kept. The other one takes
+//     over, with all counts at 0, when it reports and the first has not done so for the length of the window, or for a
+//     minute if that is longer. In a new epoch it is the circuit that began it.
+//   - Of the slots whose lease has ended, the last 1,024 are remembered until the epoch ends. A token gets no second slot,
+//     so that a late copy of a request does no harm.
+//   - Counts stop at 2^53, where a float64 ceases to be exact. Epochs stay below it, and an operation that names a higher
+//     one changes nothing. Negative ages and durations are taken for 0, and a run in a batch for no longer than the batch.
 package store
 
 import (
@@ -30,20 +30,20 @@ import (
 var errNoName = fmt.Errorf("%w: a name must not be empty", breaker.ErrLedger)
 
 // Memory is a [breaker.Store] inside the process, for circuits that share it. It must be made by [NewMemory]. It is safe
-// for concurrent use. It has no goroutine and no timer: what has expired is dropped by the next operation.
+// for concurrent use. It has no goroutine and no timer: a ledger that has expired is dropped by the next operation.
 //
-// It is not for sharing between processes, and one circuit of a name does not need it.
+// It does not share anything between processes. A circuit that is the only one of its name does not need it.
 type Memory struct {
 	time *timeline
 
-	// One lock guards everything. An operation holds it for well under a microsecond, whatever the length of the window,
-	// and a lock for each ledger would have to be found, and dropped with it, under one for all.
+	// One lock guards everything. An operation holds it for well under a microsecond, whatever the length of the window. A
+	// lock for each ledger would need a lock for all as well, to find it and to drop it with the ledger.
 	mu      sync.Mutex
-	now     instant // the latest seen
+	now     instant // the latest at which an operation was carried out
 	closed  bool
 	ledgers map[string]*ledger
-	queue   queue    // all ledgers, by when they expire
-	watches []*watch // replaced, never changed
+	queue   queue    // all ledgers, the first to expire in front
+	watches []*watch // a new slice at every change, so that it may be read after the lock is released
 }
 
 var _ breaker.Store = (*Memory)(nil)
@@ -55,7 +55,7 @@ type option func(*Memory)
 
 func (o option) apply(m *Memory) { o(m) }
 
-// WithClock sets the clock. By default, or where it is nil, it is the time package's.
+// WithClock sets the clock. Default, and what nil means, is the time package.
 func WithClock(c breaker.Clock) Option { return option(func(m *Memory) { m.time = newTimeline(c) }) }
 
 // NewMemory makes an empty Store.
@@ -120,15 +120,15 @@ func (m *Memory) Settle(ctx context.Context, v breaker.StoreVerdict) (breaker.Le
 func (m *Memory) Read(ctx context.Context, names []string) []breaker.StoreReply {
 	replies := make([]breaker.StoreReply, len(names))
 	for i, name := range names {
-		replies[i].Ledger, replies[i].Err = m.do(ctx, name, func(*ledger, moment, *breaker.Ledger) effect { return nothing })
+		replies[i].Ledger, replies[i].Err = m.do(ctx, name, func(*ledger, moment, *breaker.Ledger) effect { return unchanged })
 	}
 	return replies
 }
 
-// An operation changes a ledger and fills in what it has done.
+// operation carries out an operation on a ledger, and fills in what it has done.
 type operation func(l *ledger, now moment, out *breaker.Ledger) effect
 
-// do carries an operation out, and tells the watchers of it.
+// do carries out an operation, and tells the watchers if there is something to tell.
 func (m *Memory) do(ctx context.Context, name string, op operation) (breaker.Ledger, error) {
 	canceled := ctx.Err()
 	now := m.time.now()
@@ -150,7 +150,7 @@ func (m *Memory) locked(canceled error, name string, at instant, op operation) (
 	case name == "":
 		return breaker.Ledger{}, nil, errNoName
 	}
-	m.now = max(m.now, at) // it may have been read before another operation's
+	m.now = max(m.now, at) // the clock was read without the lock, perhaps before that of an operation that came first
 	now := moment{m.now, m.time.milliseconds(m.now)}
 	m.dropExpiredLocked(now)
 
@@ -160,11 +160,11 @@ func (m *Memory) locked(canceled error, name string, at instant, op operation) (
 	}
 	var done breaker.Ledger
 	result := op(l, now, &done)
-	if result >= written {
+	if result >= changed {
 		m.keepLocked(l, now)
 	}
 	view := l.view(now)
-	if result < telling {
+	if result < announced {
 		return merge(view, done), nil, nil
 	}
 	for _, w := range m.watches {
@@ -173,7 +173,7 @@ func (m *Memory) locked(canceled error, name string, at instant, op operation) (
 	return merge(view, done), m.watches, nil
 }
 
-// merge adds to how a ledger stands what an operation has done.
+// merge adds what an operation has done to what its ledger holds.
 func merge(view, done breaker.Ledger) breaker.Ledger {
 	view.Peak, view.Foreign, view.Applied = done.Peak, done.Foreign, done.Applied
 	view.Granted, view.RetryAfter = done.Granted, done.RetryAfter
@@ -181,9 +181,9 @@ func merge(view, done breaker.Ledger) breaker.Ledger {
 }
 
 func (m *Memory) keepLocked(l *ledger, now moment) {
-	l.expires = l.lifetime(now)
-	if l.place >= 0 {
-		heap.Fix(&m.queue, l.place)
+	l.expires = l.keepUntil(now)
+	if l.queueIndex >= 0 {
+		heap.Fix(&m.queue, l.queueIndex)
 		return
 	}
 	m.ledgers[l.name] = l
@@ -204,11 +204,11 @@ func (q queue) Len() int           { return len(q) }
 func (q queue) Less(i, j int) bool { return q[i].expires < q[j].expires }
 func (q queue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
-	q[i].place, q[j].place = i, j
+	q[i].queueIndex, q[j].queueIndex = i, j
 }
 
 func (q *queue) Push(l any) {
-	l.(*ledger).place = len(*q)
+	l.(*ledger).queueIndex = len(*q)
 	*q = append(*q, l.(*ledger))
 }
 
@@ -220,10 +220,10 @@ func (q *queue) Pop() any {
 	return l
 }
 
-// Watch calls w from within the operations that change something, outside of every lock: in the order of the changes, one
-// call at a time. Of two operations at once, one may return while the other's goroutine still tells of both. Resync is
-// never called, since nothing is ever missed. w's methods may use the Store, but not call stop, which waits for a call
-// that is going on.
+// Watch calls w's methods within the operations that change something, with no lock held, in the order of the changes and
+// one call at a time. Of two operations at once one may return before w was told of it, if the other's goroutine is telling
+// w of both. Resync is never called, since no change is ever missed. w's methods may use the Store, but must not call stop,
+// which waits for a call that is going on.
 func (m *Memory) Watch(w breaker.StoreWatcher) (stop func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -244,7 +244,7 @@ func (m *Memory) unwatch(w *watch) {
 	m.watches = slices.DeleteFunc(slices.Clone(m.watches), func(o *watch) bool { return o == w })
 }
 
-// Close drops everything. It may be called more than once. It ends no call of a watcher that is going on.
+// Close drops all ledgers. It may be called more than once. It does not wait for a call of a watcher that is going on.
 func (m *Memory) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/testenv"
 	"github.com/breakerkit/breaker/store"
 	"github.com/breakerkit/breaker/store/storetest"
 )
@@ -46,10 +47,7 @@ func operations(t *testing.T, calls []storetest.Call) (ops []porcupine.Operation
 }
 
 func TestLinearizable(t *testing.T) {
-	histories := 60
-	if testing.Short() {
-		histories = 10
-	}
+	histories := testenv.Size(10, 20, 60)
 	applied := make(map[string]int)
 	for seed := range histories {
 		m := store.NewMemory()

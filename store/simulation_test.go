@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/breakerkit/breaker/internal/testenv"
 	"github.com/breakerkit/breaker/store/internal/simulation"
 )
 
@@ -36,7 +37,10 @@ func TestSimulation(t *testing.T) {
 		stats simulation.Stats
 		wg    sync.WaitGroup
 	)
-	seeds := howManySeeds()
+	seeds := int64(*simSeeds)
+	if seeds == 0 {
+		seeds = int64(howManySeeds())
+	}
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for seed := next.Add(1) - 1; seed < seeds && !t.Failed(); seed = next.Add(1) - 1 {
@@ -59,25 +63,17 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-func howManySeeds() int64 {
-	switch {
-	case *simSeeds > 0:
-		return int64(*simSeeds)
-	case simulation.Raced:
+func howManySeeds() int {
+	if testenv.Race {
 		return 50
-	case testing.Short():
-		return 200
 	}
-	return 3000
+	return testenv.Size(200, 300, 3000)
 }
 
 // A run depends on nothing but its seed: not on the names that circuits give themselves, nor on the order of a map.
 func TestSimulationRepeats(t *testing.T) {
-	seeds := uint64(30)
-	if simulation.Raced {
-		seeds = 5
-	}
-	for seed := range seeds {
+	seeds := testenv.Size(5, 10, 30)
+	for seed := range uint64(seeds) {
 		first, second := simulation.Run(seed, simulation.Options{}), simulation.Run(seed, simulation.Options{})
 		require.Equal(t, first.Hash, second.Hash, "seed %d", seed)
 		require.Equal(t, first.Steps, second.Steps, "seed %d", seed)

@@ -6,13 +6,13 @@ import (
 	"github.com/breakerkit/breaker"
 )
 
-// watch is one watcher with what it is still to be told. It is filled under the Memory's lock, which gives the order, and
-// emptied outside of it by whoever is first to come, one call at a time.
+// watch is one watcher and the changes that it has not been told of. They are added under the Memory's lock, in their order.
+// Any goroutine that has added some delivers them without that lock, but only one at a time.
 type watch struct {
 	w breaker.StoreWatcher
 
 	mu      sync.Mutex
-	idle    sync.Cond // a call has ended
+	idle    sync.Cond // signalled when a call has ended
 	queue   []change
 	calling bool
 	stopped bool
@@ -37,14 +37,14 @@ func (t *watch) add(c change) {
 	}
 }
 
-// deliver tells all that there is to tell, unless another goroutine is at it: that one does it all.
+// deliver tells the watcher of all changes, unless another goroutine is doing that: that one goes on until none is left.
 func (t *watch) deliver() {
 	for {
 		c, ok := t.take()
 		if !ok {
 			return
 		}
-		t.tell(c)
+		t.call(c)
 	}
 }
 
@@ -59,7 +59,7 @@ func (t *watch) take() (c change, ok bool) {
 	return c, true
 }
 
-func (t *watch) tell(c change) {
+func (t *watch) call(c change) {
 	defer func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -69,7 +69,7 @@ func (t *watch) tell(c change) {
 	t.w.Changed(c.name, c.ledger)
 }
 
-// stop ends the calls, and waits for one that is going on.
+// stop has no more calls made, and waits for one that is going on.
 func (t *watch) stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -60,8 +60,8 @@ func CacheCodec(marshal func(any) ([]byte, error), unmarshal func([]byte, any) e
 }
 
 // NewCache makes a Cache of values of type T. It makes no connection. The client stays the caller's. Its settings do not
-// matter here, though one with ContextTimeoutEnabled gives up sooner what got no answer. A nil client and nonsense in an
-// option are errors.
+// matter here, though one with ContextTimeoutEnabled frees a connection sooner that got no answer. A nil client and an option
+// out of range are errors.
 func NewCache[T any](client redis.UniversalClient, opts ...CacheOption) (*Cache[T], error) {
 	s := cacheSettings{
 		prefix: defaultPrefix, timeout: defaultTimeout, maxBytes: 1 << 20,
@@ -97,7 +97,8 @@ func (s *cacheSettings) faults(client redis.UniversalClient) error {
 
 func (c *Cache[T]) key(key string) string { return c.set.prefix + ":cache:" + encodeName(key) }
 
-// Get returns the value of a key, and whether there is one. What cannot be read is not there, and an error.
+// Get returns the value of a key, and whether there is one. For a value that cannot be decoded or is too large it returns
+// false and an error.
 func (c *Cache[T]) Get(ctx context.Context, key string) (T, bool, error) {
 	var none, value T
 	if err := ctx.Err(); err != nil {
@@ -107,7 +108,7 @@ func (c *Cache[T]) Get(ctx context.Context, key string) (T, bool, error) {
 		text string
 		err  error
 	}
-	a, err := within(ctx, c.set.timeout, func(ctx context.Context) answer {
+	a, err := withTimeout(ctx, c.set.timeout, func(ctx context.Context) answer {
 		text, err := c.client.HGet(ctx, c.key(key), "value").Result()
 		return answer{text, err}
 	})
@@ -146,7 +147,7 @@ func (c *Cache[T]) Set(ctx context.Context, key string, value T, started time.Ti
 	}
 	at := min(max(started.UnixMicro(), -limit), limit)
 	set := call{cacheScript, []string{c.key(key)}, []any{at, text, min(ttl, longest).Milliseconds()}}
-	failed, err := within(ctx, c.set.timeout, func(ctx context.Context) error {
+	failed, err := withTimeout(ctx, c.set.timeout, func(ctx context.Context) error {
 		return run(ctx, c.client, []call{set})[0].Err()
 	})
 	if err = errors.Join(err, failed); err != nil {

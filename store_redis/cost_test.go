@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/testenv"
 	"github.com/breakerkit/breaker/store_redis/internal/redistest"
 )
 
@@ -65,7 +66,7 @@ func TestCostOfScripts(t *testing.T) {
 	srv := server(t)
 	s := open(t, srv.Client(t))
 	ctx := context.Background()
-	const n = 2000
+	n := testenv.Size(500, 500, 2000)
 	measure := func(what string, do func(i int)) {
 		t.Helper()
 		do(0) // the script is loaded

@@ -4,8 +4,8 @@
 //
 //	client := redis.NewClient(&redis.Options{
 //		Addr:                  "localhost:6379",
-//		MaxRetries:            -1,   // what is sent twice may count twice
-//		ContextTimeoutEnabled: true, // operations are given up in time
+//		MaxRetries:            -1,   // a command that is sent twice may count twice
+//		ContextTimeoutEnabled: true, // so that a late answer does not hold a connection
 //	})
 //	shared, err := storeredis.New(client)
 //	...
@@ -38,33 +38,33 @@
 // <prefix>:events, in a database other than 0 on <prefix>:events:<database>. [MirrorKeys] adds two plain keys for each
 // circuit, for others to read.
 //
-// The time is the server's, read once by each script; what goes to and fro are ages and durations. If the server's clock is
-// set back, open periods and leases get no longer by it.
+// The time is the server's, read once by each script; only ages and durations are sent. If the server's clock is set back,
+// open periods and leases do not become longer.
 //
 // # When Redis fails
 //
 // No operation takes longer than [Timeout], and none is sent twice by the client, even if no answer comes: then it is not
 // known whether it was carried out. A script that the server does not know is sent again with its source: after a restart,
 // a promotion, SCRIPT FLUSH, and once on every node of a cluster. A ledger that is lost, by eviction, FLUSHALL or a failover
-// that lost writes, is brought back by the circuits, in an epoch above all that have been. What is found in its place and
-// cannot be read is removed, and told once: [ErrCorrupt]. Fields that a newer version has added are left alone. With
-// maxmemory reached, writes fail and say so; reading goes on. Keys that are evicted are lost ledgers, so a policy that
-// evicts keys makes a fleet forget.
+// that lost writes, is restored by the circuits, in an epoch above all earlier ones. A key that holds something else, which
+// cannot be read, is removed, and one operation returns [ErrCorrupt]. Fields that a newer version has added are left alone.
+// When maxmemory is reached, writes fail with Redis' error, and reads still work. An evicted key is a lost ledger: with a
+// policy that evicts keys, circuits lose their counts at any time.
 //
-// The connection that listens is asked for a sign of life every 250ms, and given up after 750ms without one. Whenever it
-// has been made anew, circuits are told to read for themselves.
+// The connection that receives events is sent a PING after 250ms without any, and given up after 750ms without an answer.
+// After it has been made anew, the circuits in use read their ledgers.
 //
 // # Two configurations on one name
 //
-// What is kept (the window, how many failures, how many callers) is what the first writer's configuration asked for, as
-// long as anybody reports with it. Circuits with another one count along, and are told that the ledger is foreign to them.
-// They take over, with all counts at 0, once no report with the first has come for its window, or a minute where that is
-// longer; and with any new epoch that they begin.
+// What a ledger keeps (the window, how many failures, how many callers) is what the configuration of its first writer asks
+// for, as long as anybody reports with that one. Circuits with another configuration are counted too, and learn that the
+// ledger is foreign to them. They take over, with all counts at 0, when no report with the first configuration has come for
+// its window, or for a minute if that is longer; and with any new epoch that they begin.
 //
 // # Limits
 //
 //   - A probe that takes longer than its lease may overlap with the next one.
-//   - "n failures in a row" over a whole fleet happens by chance: at 5 % errors, five in a row come every 3.4 million calls.
+//   - "n failures in a row" over all processes occurs at random: at 5 % errors, five in a row come every 3.4 million calls.
 //     For much traffic use a rate.
 //   - A window is kept in 20 parts. What is older than it is never counted; what is about to leave may be missed by one part.
 //     The times of failures are exact, but one that is reported late is taken to be no older than the latest known.
@@ -73,6 +73,6 @@
 //     memory than a listpack does.
 //   - Durations beyond ten years are ten years; counts stop at 2^53.
 //   - A failover may lose the last writes. Circuits that know of an opening which was lost stay Open for their time, and
-//     bring it back as HalfOpen when they probe; processes that have not heard of it let calls pass meanwhile.
+//     restore it as HalfOpen when they probe; processes that do not know of it admit calls meanwhile.
 //   - A Ring is refused, since its shards do not see each other's events; see [UncheckedClient].
 package storeredis

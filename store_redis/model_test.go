@@ -8,6 +8,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/testenv"
 	"github.com/breakerkit/breaker/store/storetest"
 )
 
@@ -17,7 +18,7 @@ func TestModelInTime(t *testing.T) {
 	guard(t)
 	m := miniredis.RunT(t)
 	s := open(t, miniClient(t, m))
-	for seed := range uint64(6) {
+	for seed := range uint64(testenv.Size(2, 3, 6)) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 		name := fmt.Sprint("c", seed)

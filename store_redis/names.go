@@ -11,9 +11,9 @@ import (
 // maxName is how long an encoded name may be, in bytes.
 const maxName = 200
 
-// encodeName makes a name fit for a key: it leaves neither its hash slot nor its namespace, and two names never become
-// one. All but letters, digits and ._:- is percent-encoded; what is then too long is cut and gets the hash of the whole
-// name, behind a tilde, which no encoded name has.
+// encodeName makes a name fit to be part of a key: it cannot leave its hash slot or its namespace, and different names stay
+// different. All but letters, digits and ._:- is percent-encoded. A result that is too long is cut and gets a tilde and the
+// hash of the whole name; no other encoded name contains a tilde.
 func encodeName(name string) string {
 	plain := strings.IndexFunc(name, func(r rune) bool { return !isPlain(r) }) < 0
 	if plain && len(name) <= maxName {
@@ -39,7 +39,8 @@ func isPlain(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("._:-", r)
 }
 
-// keysOf is the keys of a circuit: its hash and, with the mirror, the two plain ones. They share a hash tag.
+// keysOf returns the keys of a circuit: its hash and, with the mirror, the two plain ones. They share a hash tag, and so a
+// hash slot.
 func (s *Store) keysOf(name string) []string {
 	tagged := ":{" + encodeName(name) + "}"
 	keys := []string{s.prefix + tagged}

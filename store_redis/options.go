@@ -47,7 +47,7 @@ func MirrorKeys() Option { return option(func(s *settings) { s.mirror = true }) 
 func Timeout(d time.Duration) Option { return option(func(s *settings) { s.timeout = d }) }
 
 // UncheckedClient accepts a client whatever its settings are. Without this option [New] refuses a client that retries or
-// ignores deadlines, and a Ring. It is for those who know better: operations return in time and are sent once in any case,
+// ignores deadlines, and a Ring. Operations return in time and are sent once in any case,
 // but a client that ignores deadlines keeps a connection and a goroutine for every operation that got no answer until its
 // own ReadTimeout; and events published on one shard of a Ring do not reach the others.
 func UncheckedClient() Option { return option(func(s *settings) { s.anyClient = true }) }

@@ -39,7 +39,7 @@ func TestReplies(t *testing.T) {
 		return list
 	}
 	for _, reply := range []any{
-		nil, "OK", int64(1), []any{}, anys(ledgerNumbers()[:complete-1]), spoilt(2, int64(3)), spoilt(3, int64(-1)), spoilt(8, int64(0)),
+		nil, "OK", int64(1), []any{}, anys(ledgerNumbers()[:replyNumbers-1]), spoilt(2, int64(3)), spoilt(3, int64(-1)), spoilt(8, int64(0)),
 		spoilt(1, int64(limit)), spoilt(0, int64(limit+1)), spoilt(8, "x"), spoilt(5, int64(1<<32)), spoilt(6, int64(1<<32)), []any{[]any{}, nil, errors.New("x")}, map[any]any{"a": 1},
 	} {
 		if l, err := ledgerOf(reply, nil); !errors.Is(err, breaker.ErrLedger) || l != (breaker.Ledger{}) {
@@ -139,9 +139,9 @@ func (c *counter) Resync()                        { c.calls++ }
 func TestNoCallAfterStop(t *testing.T) {
 	c := &counter{}
 	w := &watch{w: c}
-	w.tell(breaker.StoreWatcher.Resync)
+	w.notify(breaker.StoreWatcher.Resync)
 	w.stop()
-	w.tell(breaker.StoreWatcher.Resync)
+	w.notify(breaker.StoreWatcher.Resync)
 	if c.calls != 1 {
 		t.Errorf("%d calls, want 1", c.calls)
 	}

@@ -20,12 +20,12 @@ import (
 var ErrCorrupt = fmt.Errorf("storeredis: %w, and was removed", breaker.ErrLedger)
 
 const (
-	standing = 18 // numbers that say how a ledger stands
-	complete = 23 // those, and what the operation has done
-	limit    = 1 << 53
+	viewNumbers  = 18 // numbers in the view of a ledger
+	replyNumbers = 23 // those, and the ones that say what the operation has done
+	limit        = 1 << 53
 )
 
-// ledgerOf reads the reply of a script.
+// ledgerOf returns the ledger in the reply of a script.
 func ledgerOf(reply any, err error) (breaker.Ledger, error) {
 	switch {
 	case err == nil:
@@ -40,7 +40,7 @@ func ledgerOf(reply any, err error) (breaker.Ledger, error) {
 		n[i], _ = v.(int64)
 	}
 	l, ok := parseLedger(n)
-	if !ok || len(n) < complete {
+	if !ok || len(n) < replyNumbers {
 		return breaker.Ledger{}, fmt.Errorf("storeredis: %w: %.100q", breaker.ErrLedger, fmt.Sprint(reply))
 	}
 	l.Peak, l.Foreign, l.Applied = uint64(n[18]), n[19] != 0, n[20] != 0
@@ -48,7 +48,8 @@ func ledgerOf(reply any, err error) (breaker.Ledger, error) {
 	return l, nil
 }
 
-// clientError is an error of the client's; that of a connection which took too long is a DeadlineExceeded too.
+// clientError returns an error of the client. That of a connection which took too long becomes a context.DeadlineExceeded
+// too.
 func clientError(err error) error {
 	if isTimeout(err) && !errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
@@ -56,9 +57,9 @@ func clientError(err error) error {
 	return err
 }
 
-// parseLedger reads how a ledger stands. There may be more numbers than it knows.
+// parseLedger returns the view of a ledger, from the first viewNumbers numbers. There may be more, of a later version.
 func parseLedger(n []int64) (l breaker.Ledger, ok bool) {
-	if len(n) < standing {
+	if len(n) < viewNumbers {
 		return l, false
 	}
 	for _, v := range n {
@@ -80,7 +81,7 @@ func parseLedger(n []int64) (l breaker.Ledger, ok bool) {
 	}, true
 }
 
-// parseEvent reads what is published: the numbers of a ledger, a bar, and the name.
+// parseEvent returns what is published: the numbers of a view, a bar, and the name.
 func parseEvent(text string) (name string, l breaker.Ledger, ok bool) {
 	numbers, name, found := strings.Cut(text, "|")
 	if !found || name == "" || len(numbers) > 1000 {
@@ -99,7 +100,7 @@ func parseEvent(text string) (name string, l breaker.Ledger, ok bool) {
 	return name, l, ok
 }
 
-// longest is the longest time that is told apart from any longer one. Sums with it stay exact in a script.
+// longest is the longest duration; any longer one is taken for it. In microseconds, sums with it stay exact in a script.
 const longest = 10 * 365 * 24 * time.Hour
 
 // micro turns microseconds into a duration.

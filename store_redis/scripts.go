@@ -30,7 +30,7 @@ var settleLua string
 //go:embed lua/cache_set.lua
 var cacheSetLua string
 
-// The scripts on a circuit begin with the same parts.
+// All scripts on a circuit begin with ledger.lua and window.lua.
 var (
 	reportScript  = newScript(ledgerLua + windowLua + reportLua)
 	moveScript    = newScript(ledgerLua + windowLua + moveLua)
@@ -39,7 +39,7 @@ var (
 	cacheScript   = newScript(cacheSetLua)
 )
 
-// script is a Lua script with the name that the server knows it by once it has run it.
+// script is a Lua script with its SHA-1, by which the server knows it once it has run it.
 type script struct{ source, sha string }
 
 func newScript(source string) *script {
@@ -47,15 +47,15 @@ func newScript(source string) *script {
 	return &script{source, hex.EncodeToString(sum[:])}
 }
 
-// call is a script to be run on keys, all of one hash slot.
+// call is a script to be run, with its keys, all of one hash slot, and its arguments.
 type call struct {
 	script *script
 	keys   []string
 	args   []any
 }
 
-// command asks for a script by its name, or brings its source.
-func (c *call) command(ctx context.Context, withSource bool) once {
+// command returns the command that runs a script: by its SHA-1 or, withSource, by its source.
+func (c *call) command(ctx context.Context, withSource bool) sentOnce {
 	args := make([]any, 0, 3+len(c.keys)+len(c.args))
 	if withSource {
 		args = append(args, "eval", c.script.source)
@@ -66,19 +66,19 @@ func (c *call) command(ctx context.Context, withSource bool) once {
 	for _, k := range c.keys {
 		args = append(args, k)
 	}
-	return once{redis.NewCmd(ctx, append(args, c.args...)...)}
+	return sentOnce{redis.NewCmd(ctx, append(args, c.args...)...)}
 }
 
-// once is a command that a client must not send a second time when it got no answer, whatever its own settings say: the
-// first may have been carried out. Redirections are followed; what is redirected has not been.
-type once struct{ *redis.Cmd }
+// sentOnce is a command that the client must not send a second time when it got no answer, whatever its own settings say:
+// the first may have been carried out. Redirections are followed: a command that is redirected was not carried out.
+type sentOnce struct{ *redis.Cmd }
 
-func (once) NoRetry() bool { return true }
+func (sentOnce) NoRetry() bool { return true }
 
-// run runs calls in one pipeline. A server that does not know a script, since it has been restarted, promoted or flushed,
-// or is another node of the cluster, is sent it in a second one.
-func run(ctx context.Context, client redis.UniversalClient, calls []call) []once {
-	done := make([]once, len(calls))
+// run runs calls in one pipeline. Scripts that a server does not know are sent again, with their source, in a second one:
+// the server has been restarted, promoted or flushed, or is another node of the cluster.
+func run(ctx context.Context, client redis.UniversalClient, calls []call) []sentOnce {
+	done := make([]sentOnce, len(calls))
 	unknown := make([]int, len(calls))
 	for i := range calls {
 		unknown[i] = i
@@ -93,7 +93,7 @@ func run(ctx context.Context, client redis.UniversalClient, calls []call) []once
 		var still []int
 		for _, i := range unknown {
 			if err != nil && done[i].Err() == nil && done[i].Val() == nil {
-				done[i].SetErr(err) // a login that failed is no command's own error
+				done[i].SetErr(err) // after a failed login the commands have no error of their own
 			}
 			if redis.HasErrorPrefix(done[i].Err(), "NOSCRIPT") {
 				still = append(still, i)

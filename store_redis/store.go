@@ -14,7 +14,7 @@ import (
 
 var errNoName = errors.New("storeredis: a name must not be empty")
 
-// Store is a [breaker.Store] on Redis. It must be made by [New]. It is safe for concurrent use, and keeps nothing for any
+// Store is a [breaker.Store] on Redis. It must be made by [New]. It is safe for concurrent use. It keeps nothing about a
 // circuit in memory.
 type Store struct {
 	client  redis.UniversalClient
@@ -24,13 +24,13 @@ type Store struct {
 	timeout time.Duration
 
 	closing context.Context // ends with Close
-	end     context.CancelFunc
+	cancel  context.CancelFunc
 
-	mu      sync.Mutex
-	closed  bool
-	running sync.WaitGroup // operations and the listener
-	watches []*watch       // replaced, never changed
-	deaf    func()         // ends the listener
+	mu            sync.Mutex
+	closed        bool
+	running       sync.WaitGroup // operations and the listener
+	watches       []*watch       // a new slice at every change, so that it may be read after the lock is released
+	stopListening func()         // ends the listener's goroutine
 }
 
 var _ breaker.Store = (*Store)(nil)
@@ -38,7 +38,7 @@ var _ breaker.Store = (*Store)(nil)
 // New makes a Store on a client of a single server, of one behind sentinels, or of a cluster. It makes no connection: a
 // server that is down makes operations fail, not New. The client stays the caller's, who closes it after the Store.
 //
-// A nil client, nonsense in an option, and a client that retries or ignores deadlines are errors; see [UncheckedClient].
+// A nil client, an option out of range, and a client that retries or ignores deadlines are errors; see [UncheckedClient].
 func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	set, err := newSettings(client, opts)
 	if err != nil {
@@ -49,7 +49,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	if c, ok := client.(*redis.Client); ok && c.Options().DB != 0 {
 		s.channel += ":" + strconv.Itoa(c.Options().DB) // channels do not belong to a database
 	}
-	s.closing, s.end = context.WithCancel(context.Background())
+	s.closing, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
 
@@ -70,22 +70,22 @@ func (s *Store) Move(ctx context.Context, m breaker.StoreMove) (breaker.Ledger, 
 	if m.To > breaker.Open {
 		return breaker.Ledger{}, fmt.Errorf("storeredis: Move: there is no %v", m.To)
 	}
-	return s.one(ctx, s.call(moveScript, m.Name, shapeText(m.Shape),
+	return s.doOne(ctx, s.call(moveScript, m.Name, encodeShape(m.Shape),
 		epoch(m.From), min(m.Run, limit), m.To.String(), micros(m.For), m.Openings))
 }
 
 // Acquire takes probe slots. See [breaker.Store].
 func (s *Store) Acquire(ctx context.Context, a breaker.StoreAcquire) (breaker.Ledger, error) {
-	c := s.call(acquireScript, a.Name, shapeText(a.Shape), epoch(a.Epoch), micros(a.Lease), max(a.Limit, 0), a.Openings)
+	c := s.call(acquireScript, a.Name, encodeShape(a.Shape), epoch(a.Epoch), micros(a.Lease), max(a.Limit, 0), a.Openings)
 	for _, token := range a.Tokens {
 		c.args = append(c.args, token)
 	}
-	return s.one(ctx, c)
+	return s.doOne(ctx, c)
 }
 
 // Settle ends a probe. See [breaker.Store].
 func (s *Store) Settle(ctx context.Context, v breaker.StoreVerdict) (breaker.Ledger, error) {
-	return s.one(ctx, s.call(settleScript, v.Name, shapeText(v.Shape),
+	return s.doOne(ctx, s.call(settleScript, v.Name, encodeShape(v.Shape),
 		epoch(v.Epoch), v.Token, v.Outcome.String(), v.Threshold, micros(v.For), v.Openings))
 }
 
@@ -98,7 +98,7 @@ func (s *Store) Read(ctx context.Context, names []string) []breaker.StoreReply {
 	return s.do(ctx, calls)
 }
 
-// call is a script's call on a circuit. One without a name has no keys.
+// call returns the call of a script on a circuit; the zero call if there is no name.
 func (s *Store) call(sc *script, name, shape string, args ...any) call {
 	if name == "" {
 		return call{}
@@ -106,17 +106,18 @@ func (s *Store) call(sc *script, name, shape string, args ...any) call {
 	return call{sc, s.keysOf(name), append([]any{s.channel, name, shape}, args...)}
 }
 
-func (s *Store) one(ctx context.Context, c call) (breaker.Ledger, error) {
+func (s *Store) doOne(ctx context.Context, c call) (breaker.Ledger, error) {
 	r := s.do(ctx, []call{c})[0]
 	return r.Ledger, r.Err
 }
 
-// do carries calls out, within the Store's limit of time and until ctx ends, whatever the client does meanwhile.
+// do carries out calls, and returns when that is done, when the time limit has passed or when ctx ends, whatever the client
+// does meanwhile.
 func (s *Store) do(ctx context.Context, calls []call) []breaker.StoreReply {
-	if err := s.enter(ctx); err != nil {
-		return failed(len(calls), err)
+	if err := s.begin(ctx); err != nil {
+		return failedReplies(len(calls), err)
 	}
-	replies, err := within(ctx, s.timeout, func(ctx context.Context) []breaker.StoreReply {
+	replies, err := withTimeout(ctx, s.timeout, func(ctx context.Context) []breaker.StoreReply {
 		defer s.running.Done()
 		return s.pipeline(ctx, calls)
 	})
@@ -124,13 +125,13 @@ func (s *Store) do(ctx context.Context, calls []call) []breaker.StoreReply {
 	case err == nil:
 		return replies
 	case ctx.Err() != nil:
-		return failed(len(calls), ctx.Err())
+		return failedReplies(len(calls), ctx.Err())
 	}
-	return failed(len(calls), fmt.Errorf("storeredis: %w", err))
+	return failedReplies(len(calls), fmt.Errorf("storeredis: %w", err))
 }
 
-// enter counts an operation in.
-func (s *Store) enter(ctx context.Context) error {
+// begin counts an operation that begins; running.Done ends it. It fails if the Store is closed or ctx has ended.
+func (s *Store) begin(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -164,7 +165,7 @@ func (s *Store) pipeline(ctx context.Context, calls []call) []breaker.StoreReply
 	return replies
 }
 
-func failed(n int, err error) []breaker.StoreReply {
+func failedReplies(n int, err error) []breaker.StoreReply {
 	replies := make([]breaker.StoreReply, n)
 	for i := range replies {
 		replies[i].Err = err
@@ -172,12 +173,13 @@ func failed(n int, err error) []breaker.StoreReply {
 	return replies
 }
 
-// epoch is an epoch as the scripts can take it: those beyond the limit are all alike, and given by no Store.
+// epoch returns an epoch as the scripts can take it. Those above the limit were given by no Store; one number stands for
+// all of them.
 func epoch(e uint64) uint64 { return min(e, limit) }
 
-// shapeText is a shape as it is kept.
-func shapeText(s breaker.StoreShape) string {
-	const mostReporters, mostFailures = 1000, 1e6 // beyond that, no more are told apart and kept
+// encodeShape returns a shape in the form in which it is kept.
+func encodeShape(s breaker.StoreShape) string {
+	const mostReporters, mostFailures = 1000, 1e6 // a larger number is taken for this
 	b := make([]byte, 0, 48)
 	b = strconv.AppendInt(b, micros(s.Window), 10)
 	b = append(b, ':')
@@ -188,10 +190,11 @@ func shapeText(s breaker.StoreShape) string {
 	return string(append(b, s.Config...))
 }
 
-// report is the call for a report. What contradicts itself in a batch is set right here.
+// report returns the call for a report. Numbers of a batch that contradict each other are corrected here, not in the
+// script.
 func (s *Store) report(r *breaker.StoreReport) call {
 	b := &r.Batch
-	all, last, slices := tally(b.Slices)
+	all, last, slices := flatten(b.Slices)
 	ages := b.FailureAges
 	ages = ages[len(ages)-int(min(uint64(len(ages)), all.Failures)):]
 	if len(ages) > 0 {
@@ -206,7 +209,7 @@ func (s *Store) report(r *breaker.StoreReport) call {
 		head, tail = min(b.Head, all.Failures), min(b.Tail, all.Failures)
 		longest = min(max(b.Longest, head, tail), all.Failures)
 	}
-	c := s.call(reportScript, r.Name, shapeText(r.Shape), epoch(r.Epoch), r.Node,
+	c := s.call(reportScript, r.Name, encodeShape(r.Shape), epoch(r.Epoch), r.Node,
 		head, tail, longest, trailing, micros(last), len(slices)/5)
 	c.args = append(c.args, slices...)
 	for _, age := range ages {
@@ -215,9 +218,9 @@ func (s *Store) report(r *breaker.StoreReport) call {
 	return c
 }
 
-// tally is the sums of slices, the age of the last that has a failure, and what the script is told of them: nothing where
-// there is nothing to count.
-func tally(slices []breaker.StoreSlice) (all breaker.StoreSlice, last time.Duration, args []any) {
+// flatten returns the sums of slices, the age of the last one that has a failure, and the arguments that tell the script of
+// the slices; none if all counts are 0.
+func flatten(slices []breaker.StoreSlice) (all breaker.StoreSlice, last time.Duration, args []any) {
 	args = make([]any, 0, 5*len(slices))
 	for _, c := range slices {
 		ok, failed, ignored, slow := min(c.Successes, limit), min(c.Failures, limit), min(c.Ignored, limit), min(c.Slow, limit)

@@ -13,23 +13,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A connection that is silent for pingAfter is asked for a sign of life, and given up if there is none within deadAfter.
+// A connection on which nothing comes for pingAfter is sent a PING, and given up when nothing has come for deadAfter.
 const (
 	pingAfter = 250 * time.Millisecond
 	deadAfter = 750 * time.Millisecond
 
-	minPause = 20 * time.Millisecond // before connecting again
+	minPause = 20 * time.Millisecond // the first wait before connecting again; it doubles
 	maxPause = 500 * time.Millisecond
 )
 
-// watch is one watcher. Its lock is held during calls, so that none comes after stop.
+// watch is one watcher. Its lock is held during calls, so that none is made after stop has returned.
 type watch struct {
 	mu      sync.Mutex
 	stopped bool
 	w       breaker.StoreWatcher
 }
 
-func (w *watch) tell(f func(breaker.StoreWatcher)) {
+func (w *watch) notify(f func(breaker.StoreWatcher)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.stopped {
@@ -45,7 +45,7 @@ func (w *watch) stop() {
 
 // Watch tells w of changes. See [breaker.Store]. One goroutine and one connection serve all watchers: they are there from
 // the first Watch until the last stop, or Close. Resync is called when that connection has subscribed, the first time and
-// every time after it has been lost. stop waits for a call that is going on, and must not be called from within one.
+// every time after it was lost. stop waits for a call of w's methods that is going on, and must not be called by them.
 func (s *Store) Watch(w breaker.StoreWatcher) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,14 +69,14 @@ func (s *Store) unwatch(w *watch) {
 	had := len(s.watches)
 	s.watches = slices.DeleteFunc(slices.Clone(s.watches), func(o *watch) bool { return o == w })
 	if had > 0 && len(s.watches) == 0 {
-		s.deaf()
+		s.stopListening()
 	}
 }
 
 // listenLocked starts the goroutine that listens.
 func (s *Store) listenLocked() {
 	ctx, cancel := context.WithCancel(s.closing)
-	s.deaf = cancel
+	s.stopListening = cancel
 	s.running.Add(1)
 	go func() {
 		defer s.running.Done()
@@ -85,7 +85,7 @@ func (s *Store) listenLocked() {
 	}()
 }
 
-// listen listens until ctx ends, and connects again whenever the connection is lost.
+// listen receives events until ctx ends, and connects again whenever the connection is lost.
 func (s *Store) listen(ctx context.Context) {
 	pause := minPause
 	for ctx.Err() == nil {
@@ -101,7 +101,7 @@ func (s *Store) listen(ctx context.Context) {
 	}
 }
 
-// session is one connection's life. It reports whether it has got as far as to subscribe.
+// session makes one connection and receives events until it is lost. It reports whether it has subscribed.
 func (s *Store) session(ctx context.Context) (subscribed bool) {
 	sub := s.client.Subscribe(ctx) // connects with the first channel only
 	defer func() { _ = sub.Close() }()
@@ -109,7 +109,7 @@ func (s *Store) session(ctx context.Context) (subscribed bool) {
 	if err := bounded(ctx, func(ctx context.Context) error { return sub.Subscribe(ctx, s.channel) }); err != nil {
 		return false
 	}
-	heard := time.Now()
+	lastReceived := time.Now()
 	for ctx.Err() == nil {
 		var message any
 		err := bounded(ctx, func(ctx context.Context) (err error) {
@@ -118,9 +118,9 @@ func (s *Store) session(ctx context.Context) (subscribed bool) {
 		})
 		switch {
 		case err == nil:
-			heard = time.Now()
+			lastReceived = time.Now()
 			subscribed = s.receive(ctx, message) || subscribed
-		case !isTimeout(err) || time.Since(heard) >= deadAfter:
+		case !isTimeout(err) || time.Since(lastReceived) >= deadAfter:
 			return subscribed
 		default:
 			if err := bounded(ctx, func(ctx context.Context) error { return sub.Ping(ctx) }); err != nil {
@@ -131,7 +131,7 @@ func (s *Store) session(ctx context.Context) (subscribed bool) {
 	return subscribed
 }
 
-// bounded keeps the client from connecting at its leisure, which it may do in any call.
+// bounded limits a call of the client, which may make a connection in any of them.
 func bounded(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, deadAfter)
 	defer cancel()
@@ -143,40 +143,40 @@ func isTimeout(err error) bool {
 	return errors.As(err, &e) && e.Timeout()
 }
 
-// receive hands on what has come, and reports whether it says that the channel is subscribed to.
+// receive tells the watchers of a message. It reports whether it is the confirmation that the channel is subscribed to.
 func (s *Store) receive(ctx context.Context, message any) (subscribed bool) {
 	switch m := message.(type) {
 	case *redis.Subscription:
 		if m.Kind == "subscribe" {
-			s.tell(ctx, breaker.StoreWatcher.Resync)
+			s.notify(ctx, breaker.StoreWatcher.Resync)
 			return true
 		}
 	case *redis.Message:
 		if name, l, ok := parseEvent(m.Payload); ok {
-			s.tell(ctx, func(w breaker.StoreWatcher) { w.Changed(name, l) })
+			s.notify(ctx, func(w breaker.StoreWatcher) { w.Changed(name, l) })
 		}
 	}
 	return false
 }
 
-func (s *Store) tell(ctx context.Context, f func(breaker.StoreWatcher)) {
+func (s *Store) notify(ctx context.Context, f func(breaker.StoreWatcher)) {
 	s.mu.Lock()
 	watches := s.watches
 	s.mu.Unlock()
 	for _, w := range watches {
 		if ctx.Err() == nil {
-			w.tell(f)
+			w.notify(f)
 		}
 	}
 }
 
-// Close ends the Store's goroutines and waits for them, for an operation's time at most. It does not close the client. It
-// may be called more than once.
+// Close ends the Store's goroutines and waits for them, but no longer than an operation may take and 750ms. It does not close
+// the client. It may be called more than once.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed, s.watches = true, nil
 	s.mu.Unlock()
-	s.end()
+	s.cancel()
 	ended := make(chan struct{})
 	go func() {
 		s.running.Wait()

@@ -15,7 +15,7 @@ func main() {
 		quick  = flag.Bool("quick", false, "take about two minutes instead of six; rougher numbers")
 		rounds = flag.Int("rounds", 0, "how often to measure every row (default 11, with -quick 7)")
 		out    = flag.String("o", "REPORT.md", "`file` to write the report to")
-		readme = flag.String("readme", "", "`file` to put the tables into, between its benchmarks:begin and benchmarks:end marks")
+		into   = flag.String("into", "", "`file` to put the tables into, between its benchmarks:begin and benchmarks:end marks")
 	)
 	flag.Parse()
 	p := plan{rounds: 11, sample: 100 * time.Millisecond}
@@ -25,7 +25,7 @@ func main() {
 	if *rounds > 0 {
 		p.rounds = *rounds
 	}
-	broken, err := report(p, *out, *readme)
+	broken, err := report(p, *out, *into)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "report:", err)
 		os.Exit(2)
@@ -39,7 +39,7 @@ func main() {
 }
 
 // report measures, prints and writes everything, and returns the gates that fail.
-func report(p plan, out, readme string) ([]verdict, error) {
+func report(p plan, out, into string) ([]verdict, error) {
 	rows, sizes := allRows(), allSizes()
 	r, err := measure(rows, p, os.Stderr)
 	if err != nil {
@@ -53,8 +53,8 @@ func report(p plan, out, readme string) ([]verdict, error) {
 	if err := os.WriteFile(out, []byte(text), 0o644); err != nil {
 		return nil, err
 	}
-	if readme != "" {
-		if err := embedIn(readme, numbers); err != nil {
+	if into != "" {
+		if err := embedIn(into, numbers); err != nil {
 			return nil, err
 		}
 	}

@@ -258,7 +258,7 @@ func peers() []string {
 	return peers
 }
 
-// The lines in a README between which embed puts the tables.
+// The lines in a document between which embed puts the tables.
 const (
 	beginMark = "<!-- benchmarks:begin -->"
 	endMark   = "<!-- benchmarks:end -->"
@@ -267,8 +267,8 @@ const (
 var errNoMarks = errors.New("no " + beginMark + " followed by " + endMark)
 
 // embed replaces what stands between the marks.
-func embed(readme, text string) (string, error) {
-	before, rest, ok := strings.Cut(readme, beginMark)
+func embed(document, text string) (string, error) {
+	before, rest, ok := strings.Cut(document, beginMark)
 	if !ok {
 		return "", errNoMarks
 	}

@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"go/parser"
-	"go/token"
 	"math"
 	"os"
 	"regexp"
@@ -289,7 +287,7 @@ func TestDocumentedKeys(t *testing.T) {
 func TestTroubleshootingNamesItsTests(t *testing.T) {
 	name := regexp.MustCompile(`TestTrouble[A-Z]\w*`)
 	var tests []string
-	for _, m := range regexp.MustCompile(`(?m)^func (TestTrouble\w+)\(`).FindAllStringSubmatch(document(t, "troubleshooting_test.go"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^func (TestTrouble\w+)\(`).FindAllStringSubmatch(document(t, "tests/troubleshooting_test.go"), -1) {
 		tests = append(tests, m[1])
 	}
 	doc := document(t, "docs/troubleshooting.md")
@@ -325,12 +323,4 @@ func TestTroubleshootingWords(t *testing.T) {
 	for _, m := range regexp.MustCompile("`([a-z]+(?:_[a-z]+)+)[`:]").FindAllStringSubmatch(doc, -1) {
 		require.True(t, known[m[1]], m[1])
 	}
-}
-
-// The Go code shown is Go.
-func TestDocumentedCode(t *testing.T) {
-	code := blocks(document(t, "docs/configuration.md"), "go", "")
-	require.Len(t, code, 1)
-	_, err := parser.ParseFile(token.NewFileSet(), "doc.go", "package doc\nfunc f() error {\n"+code[0]+"\nreturn nil\n}", 0)
-	require.NoError(t, err)
 }

@@ -16,14 +16,16 @@ import (
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/testenv"
 	"github.com/breakerkit/breaker/store_redis/internal/redistest"
 )
 
 // scenario is one way to break things.
 type scenario struct {
 	name      string
-	size      int // processes; default 4
-	limit     int // default 2
+	usual     bool // runs in every test run, the others only in a long one
+	size      int  // processes; default 4
+	limit     int  // default 2
 	repeating bool
 	kind      string // default single
 	proxied   bool
@@ -49,7 +51,7 @@ func TestFaults(t *testing.T) {
 	}
 	all := []scenario{
 		{name: "none", limit: 1, size: 8, inject: func(f *fleet) { f.flap(2 * time.Second) }},
-		{name: "stopped and continued", inject: func(f *fleet) {
+		{name: "stopped and continued", usual: true, inject: func(f *fleet) {
 			f.flap(500 * time.Millisecond)
 			f.server.Pause()
 			f.flap(1500 * time.Millisecond)
@@ -118,8 +120,8 @@ func TestFaults(t *testing.T) {
 			f.processes[0].tell(order{Do: "skew", By: -180 * time.Second})
 			f.flap(time.Second)
 		}},
-		{name: "operations sent twice, late", repeating: true, inject: func(f *fleet) { f.flap(2 * time.Second) }},
-		{name: "killed with a probe in hand", limit: 1, inject: func(f *fleet) {
+		{name: "operations sent twice, late", usual: true, repeating: true, inject: func(f *fleet) { f.flap(2 * time.Second) }},
+		{name: "killed with a probe in hand", usual: true, limit: 1, inject: func(f *fleet) {
 			f.processes[0].tell(order{Do: "hold"}) // its first probe will not end
 			for range 3 {
 				f.flap(300 * time.Millisecond)
@@ -157,6 +159,9 @@ func TestFaults(t *testing.T) {
 		}},
 	}
 	for _, s := range all {
+		if !s.usual && !testenv.Long() {
+			continue
+		}
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			s.play(t)

@@ -4,12 +4,12 @@
 -- been lost; then the tokens, one for each slot
 
 local REMEMBERED = 1024 -- slots whose lease has ended
-local told, lease, limit = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local lost = l.epoch == 0 or l.epoch < told
-local due = l.state == 'open' and now >= l.till
+local known, lease, limit = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local lost = l.epoch == 0 or l.epoch < known
+local due = l.state == 'open' and now >= l.open_until
 
 if lost or due then
-  local number = above(told)
+  local number = above(known)
   if corrupt or not number or lease == 0 or limit == 0 or #ARGV < 8 then
     return unchanged()
   end
@@ -22,10 +22,10 @@ end
 local granted, given = 0, false
 for i = 8, #ARGV do
   local token = ARGV[i]
-  local till = l.tokens[token]
-  if till and till > now then
+  local lease_end = l.tokens[token]
+  if lease_end and lease_end > now then
     granted = granted + 1
-  elseif not till and l.live < limit and lease > 0 then
+  elseif not lease_end and l.live < limit and lease > 0 then
     l.tokens[token] = now + lease
     l.live, granted, given = l.live + 1, granted + 1, true
     put('slot:' .. token, string.format('%d', now + lease))
@@ -33,11 +33,11 @@ for i = 8, #ARGV do
 end
 
 local first, ended = nil, {}
-for token, till in pairs(l.tokens) do
-  if till <= now then
+for token, lease_end in pairs(l.tokens) do
+  if lease_end <= now then
     ended[#ended + 1] = token
-  elseif not first or till < first then
-    first = till
+  elseif not first or lease_end < first then
+    first = lease_end
   end
 end
 if given and #ended > REMEMBERED then
@@ -46,7 +46,7 @@ if given and #ended > REMEMBERED then
     unset[#unset + 1] = 'slot:' .. ended[i]
   end
 end
-if fresh then
+if rewrite then
   mirror_epoch()
 end
-return answer({applied = fresh, granted = granted, retry = granted < #ARGV - 7 and first and first - now or 0})
+return answer({applied = rewrite, granted = granted, retry = granted < #ARGV - 7 and first and first - now or 0})

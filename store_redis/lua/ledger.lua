@@ -1,4 +1,4 @@
--- What every script on a circuit begins with: it reads the ledger, and has the means to change it and to answer.
+-- The common beginning of all scripts on a circuit: it reads the ledger, and defines how to change it and to answer.
 --
 -- KEYS[1]  the circuit's hash; KEYS[2] and KEYS[3], with the mirror only: its state key and its failures key
 -- ARGV[1]  the channel, ARGV[2] the circuit's name, ARGV[3] the caller's shape, empty for a reader who has none; the rest
@@ -12,9 +12,9 @@
 --   shape      window:failures:reporters:config     what the ledger is kept for; window 0 is none
 --   run        number:failures:successes            the run of failures, and the successes since the last failure
 --   sums       successes:failures:ignored:slow      of the window
---   lately     heard:newest:first:next:held         heard: the time of the last report of that shape
+--   lately     reported_at:newest:first:next:in_run reported_at: when a report with that shape last came
 --   b<i % 20>  as sums                              bucket i of the window, which has 20; the newest is lately's
---   f<i % failures>  time                           failure i; those from first to next-1 are kept, and the last held of them
+--   f<i % failures>  time                           failure i; those from first to next-1 are kept, and the last in_run
 --                                                   belong to the present run
 --   r<i>       time:node                            a caller that failed lately
 --   slot:<token>  the end of a probe's lease
@@ -24,7 +24,7 @@ local LIMIT = 9007199254740992 -- 2^53: where counts stop
 local HOUR = 3600000 -- ms
 local LONGEST = 315360000000000 -- ten years: no caller asks for a longer time
 local SMALL = 4294967295 -- 2^32-1: openings and progress are no larger
-local MOST_FAILURES, MOST_REPORTERS = 1000000, 1000 -- no caller has more of them kept and told apart
+local MOST_FAILURES, MOST_REPORTERS = 1000000, 1000 -- no caller asks for more
 
 local key, channel, name, shape = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local time = redis.call('TIME')
@@ -33,7 +33,7 @@ local clock = math.floor(now / 1000)
 -- Where epochs end. Circuits do not follow a ledger that is further ahead of the clock.
 local ahead = clock + 24 * HOUR
 
--- Set by whatever finds that the hash holds what no script of ours has written.
+-- corrupt is set when the hash is found to hold what no script of this package has written.
 local corrupt = false
 
 -- parts takes a field apart. A field that is not there has no parts.
@@ -71,8 +71,8 @@ local function four(text)
   return {int(a), int(b), int(c), int(d)}
 end
 
--- removed takes away what cannot be read. The circuits then bring the ledger back from what they were last given.
-local function removed()
+-- remove_corrupt removes what cannot be read. The circuits then restore the ledger from what they were last given.
+local function remove_corrupt()
   redis.call('DEL', key)
   return redis.error_reply('CORRUPT the ledger held what could not be read, and has been removed')
 end
@@ -80,20 +80,20 @@ end
 local stored = redis.pcall('HMGET', key, 'epoch', 'series', 'shape', 'run', 'sums', 'lately')
 if stored.err then
   if string.find(stored.err, 'WRONGTYPE') then
-    return removed()
+    return remove_corrupt()
   end
   return stored
 end
 
 local l = {state = 'closed', tokens = {}, live = 0, reporters = 0}
 do
-  local number, state, since, till = parts(stored[1], '^(%d+):([%a-]+):(%d+):(%d+)')
+  local number, state, since, open_until = parts(stored[1], '^(%d+):([%a-]+):(%d+):(%d+)')
   if number then
-    l.epoch, l.state, l.since, l.till = int(number, ahead), state, int(since), int(till)
+    l.epoch, l.state, l.since, l.open_until = int(number, ahead), state, int(since), int(open_until)
     corrupt = corrupt or l.epoch == 0 or (state ~= 'closed' and state ~= 'half-open' and state ~= 'open')
-    corrupt = corrupt or l.till - l.since > LONGEST
+    corrupt = corrupt or l.open_until - l.since > LONGEST
   else
-    l.epoch, l.since, l.till = 0, now, 0
+    l.epoch, l.since, l.open_until = 0, now, 0
   end
 end
 l.openings, l.progress = two(stored[2], SMALL)
@@ -102,23 +102,23 @@ l.run, l.failures, l.successes = three(stored[4])
 l.run = math.max(l.run, 1)
 l.sums = four(stored[5])
 do
-  local heard, newest, first, nxt, held = parts(stored[6], '^(%d+):(%d+):(%d+):(%d+):(%d+)')
-  l.heard, l.newest = math.min(int(heard), now), int(newest)
-  l.first, l.next, l.held = int(first), int(nxt, LIMIT - 1), int(held) -- at the limit, next would not move on
-  corrupt = corrupt or l.held > l.next - l.first
+  local reported_at, newest, first, nxt, in_run = parts(stored[6], '^(%d+):(%d+):(%d+):(%d+):(%d+)')
+  l.reported_at, l.newest = math.min(int(reported_at), now), int(newest)
+  l.first, l.next, l.in_run = int(first), int(nxt, LIMIT - 1), int(in_run) -- at the limit, next would not move on
+  corrupt = corrupt or l.in_run > l.next - l.first
 end
 
 local function read_shape()
   local w, f, r = parts(l.shape ~= '' and l.shape, '^(%d+):(%d+):(%d+):')
-  l.window, l.keep, l.tell = int(w, LONGEST), int(f, MOST_FAILURES), int(r, MOST_REPORTERS)
+  l.window, l.max_failures, l.max_reporters = int(w, LONGEST), int(f, MOST_FAILURES), int(r, MOST_REPORTERS)
 end
 read_shape()
-corrupt = corrupt or (stored[3] and l.next - l.first > l.keep)
+corrupt = corrupt or (stored[3] and l.next - l.first > l.max_failures)
 
 -- What is to be written. Nothing is written before all has been read.
 local set, unset = {}, {}
-local fresh = false -- begin with an empty hash
-local news = false -- tell the watchers
+local rewrite = false -- delete the hash before writing
+local announce = false -- publish the ledger after writing
 
 local function put(field, value)
   set[#set + 1] = field
@@ -126,7 +126,7 @@ local function put(field, value)
 end
 
 local function put_epoch()
-  put('epoch', string.format('%d:%s:%d:%d', l.epoch, l.state, l.since, l.till))
+  put('epoch', string.format('%d:%s:%d:%d', l.epoch, l.state, l.since, l.open_until))
 end
 
 local function put_series()
@@ -137,7 +137,7 @@ end
 local setback = math.max(l.since - now, 0)
 if setback > 0 then
   l.since = now
-  l.till = math.max(l.till - setback, 0)
+  l.open_until = math.max(l.open_until - setback, 0)
   put_epoch()
 end
 
@@ -165,18 +165,18 @@ end
 
 -- clear forgets all counts, and keeps the ledger for the caller's shape from now on.
 local function clear()
-  fresh = true
+  rewrite = true
   set = {}
-  l.shape, l.heard = shape, now
+  l.shape, l.reported_at = shape, now
   read_shape()
   l.failures, l.successes, l.sums, l.newest = 0, 0, {0, 0, 0, 0}, 0
-  l.first, l.next, l.held = 0, 0, 0
+  l.first, l.next, l.in_run = 0, 0, 0
   l.tokens, l.live = {}, 0
 end
 
--- above is the number of a new epoch, for a caller that was told of another. There is none above what no Store has given.
-local function above(told)
-  local highest = math.max(l.epoch, told, clock - 1)
+-- above returns the number of a new epoch for a caller that knows of another; false if that is one that no Store has given.
+local function above(known)
+  local highest = math.max(l.epoch, known, clock - 1)
   return highest < ahead and highest + 1
 end
 
@@ -184,14 +184,14 @@ end
 local function begin(number, state, openings, period)
   clear()
   l.epoch, l.state, l.since, l.openings, l.progress, l.run = number, state, now, openings, 0, 1
-  l.till = state == 'open' and now + period or 0
-  news = true
+  l.open_until = state == 'open' and now + period or 0
+  announce = true
 end
 
--- ttl is how long the hash is worth keeping, in milliseconds.
+-- ttl returns for how long the hash is kept, in milliseconds.
 local function ttl()
   if l.state == 'open' then
-    return math.max(math.ceil((l.till - now) / 1000), 0) + HOUR
+    return math.max(math.ceil((l.open_until - now) / 1000), 0) + HOUR
   end
   if l.state == 'half-open' then
     local longest = 0
@@ -220,11 +220,11 @@ end
 local function put_counts()
   put('run', string.format('%d:%d:%d', l.run, l.failures, l.successes))
   put('sums', sums_text(l.sums))
-  put('lately', string.format('%d:%d:%d:%d:%d', l.heard, l.newest, l.first, l.next, l.held))
+  put('lately', string.format('%d:%d:%d:%d:%d', l.reported_at, l.newest, l.first, l.next, l.in_run))
 end
 
--- write_fresh begins the hash with the fields that every operation reads: they are found the sooner.
-local function write_fresh()
+-- write_anew puts the fields that every operation reads first in the hash, where they are found fastest.
+local function write_anew()
   redis.call('DEL', key)
   local rest = set
   set = {}
@@ -239,8 +239,8 @@ local function write_fresh()
 end
 
 local function write()
-  if fresh then
-    write_fresh()
+  if rewrite then
+    write_anew()
   else
     in_portions('HDEL', unset)
   end
@@ -253,7 +253,7 @@ local function mirror_epoch()
   if not KEYS[2] then
     return
   end
-  local left = l.state == 'open' and math.ceil((l.till - now) / 1000) or 0
+  local left = l.state == 'open' and math.ceil((l.open_until - now) / 1000) or 0
   if left > 0 then
     redis.call('SET', KEYS[2], 'OPEN', 'PX', string.format('%d', left))
   else
@@ -278,18 +278,18 @@ end
 
 local codes = {closed = 0, ['half-open'] = 1, open = 2}
 
--- standing is the ledger as everybody may see it.
-local function standing()
+-- view is the ledger as all callers see it; the reply of every operation begins with it.
+local function view()
   return {
-    clock, l.epoch, codes[l.state], now - l.since, l.state == 'open' and math.max(l.till - now, 0) or 0,
+    clock, l.epoch, codes[l.state], now - l.since, l.state == 'open' and math.max(l.open_until - now, 0) or 0,
     l.openings, l.progress, l.live, l.run,
     l.sums[1], l.sums[2], l.sums[3], l.sums[4], l.failures, l.successes,
-    l.next - l.first, l.held, l.reporters,
+    l.next - l.first, l.in_run, l.reporters,
   }
 end
 
-local function tell()
-  local text = standing()
+local function publish()
+  local text = view()
   for i = 1, #text do
     text[i] = string.format('%d', text[i])
   end
@@ -305,19 +305,19 @@ local function foreign()
   return shape ~= '' and l.epoch > 0 and string.match(shape, config) ~= string.match(l.shape, config)
 end
 
--- answer writes what there is to write, tells the watchers if there is news, and returns the reply: how the ledger stands,
+-- answer writes what has changed, publishes the ledger if watchers must know, and returns the reply: the view of the ledger
 -- and what the operation has done.
 local function answer(done)
   if corrupt then
-    return removed()
+    return remove_corrupt()
   end
-  if fresh or #set > 0 or #unset > 0 then
+  if rewrite or #set > 0 or #unset > 0 then
     write()
   end
-  if news then
-    tell()
+  if announce then
+    publish()
   end
-  local reply = standing()
+  local reply = view()
   reply[#reply + 1] = done.peak or 0
   reply[#reply + 1] = foreign() and 1 or 0
   reply[#reply + 1] = done.applied and 1 or 0

@@ -1,13 +1,13 @@
 -- Reads a ledger, and enters a batch into it if there is one and the epoch is right.
 --
--- ARGV[4] epoch, [5] node, [6] head, [7] tail, [8] longest, [9] trailing, or -1 where the successes came before the run, [10] age of the last failure, [11] number of
--- slices; then five numbers for each slice: age, successes, failures, ignored, slow; then the ages of the last failures,
--- oldest first. Without a slice it is a read, and writes nothing.
+-- ARGV[4] epoch, [5] node, [6] head, [7] tail, [8] longest, [9] trailing, or -1 if the successes came before the run, [10] age
+-- of the last failure, [11] number of slices; then five numbers for each slice: age, successes, failures, ignored, slow; then
+-- the ages of the last failures, oldest first. Without a slice it is a read, and writes nothing.
 
-local told, node, slices = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[11])
+local known, node, slices = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[11])
 
--- file enters a slice.
-local function file(age, counts)
+-- add_slice adds the counts of a slice to the window.
+local function add_slice(age, counts)
   if l.window == 0 then
     add(l.sums, counts)
     return
@@ -25,28 +25,28 @@ local function file(age, counts)
   add(l.sums, counts)
 end
 
--- remember enters the ages from ARGV[i] on; the last ones, as many as tail, belong to the present run. A failure that comes
--- late is taken to be as old as the latest one known, so that they stay in order.
-local function remember(i, tail)
+-- add_failures keeps the times of the failures whose ages are ARGV[i] and the following; the last ones, as many as tail,
+-- belong to the current run. One that is older than the last one kept gets the time of that one, so that they stay in order.
+local function add_failures(i, tail)
   local count = #ARGV
   local last = l.next > l.first and i <= count and failed_at(l.next - 1) or 0
-  for j = math.max(i, count - l.keep + 1), count do
+  for j = math.max(i, count - l.max_failures + 1), count do
     local at = now - tonumber(ARGV[j])
     if at > oldest then
       last = math.max(at, last)
-      put('f' .. l.next % l.keep, string.format('%d', last))
+      put('f' .. l.next % l.max_failures, string.format('%d', last))
       l.next = l.next + 1
       if count - j < tail then
-        l.held = l.held + 1
+        l.in_run = l.in_run + 1
       end
     end
   end
-  l.first = math.max(l.first, l.next - l.keep)
-  l.held = math.min(l.held, l.next - l.first)
+  l.first = math.max(l.first, l.next - l.max_failures)
+  l.in_run = math.min(l.in_run, l.next - l.first)
 end
 
--- blame notes that the node has failed: in its own place, or else in that of the one who failed longest ago.
-local function blame(at)
+-- note_reporter notes that the node has failed: in its own field, or else in that of the node whose last failure is oldest.
+local function note_reporter(at)
   local place = 1
   for i = 1, #reporters do
     if reporters[i].who == node then
@@ -67,39 +67,40 @@ local function blame(at)
   put('r' .. place, string.format('%d:%s', at, node))
 end
 
--- admit says whether the batch may be entered, and sees to it that there is a ledger in its epoch.
+-- admit says whether the batch may be entered. An empty ledger begins in the epoch of the batch first.
 local function admit()
   if l.epoch == 0 then
-    local number = told > 0 and told <= ahead and told or above(told)
+    local number = known > 0 and known <= ahead and known or above(known)
     if not number then
       return false
     end
     begin(number, 'closed', 0, 0)
-    if told > 0 then
-      l.run = clock -- this epoch has been before: no run of that time must be taken for this one
+    if known > 0 then
+      l.run = clock -- the ledger had this epoch before it was lost: no run number of that time may come again
     end
     return true
   end
-  if l.state ~= 'closed' or (told > 0 and told ~= l.epoch) then
+  if l.state ~= 'closed' or (known > 0 and known ~= l.epoch) then
     return false
   end
   if l.shape == shape then
-    l.heard = now
-  elseif now - l.heard >= math.max(l.window, 60000000) then -- nobody reports for the old shape any more
+    l.reported_at = now
+  elseif now - l.reported_at >= math.max(l.window, 60000000) then -- nobody reports with the old shape any more
     l.run = l.failures > 0 and l.run + 1 or l.run
     clear()
   end
   return true
 end
 
--- enter enters the batch: the successes in one place of the run, the failures before, between and after them.
-local function enter()
+-- enter_batch enters the batch, as if its outcomes had come one after another: the successes in one place of the run, the
+-- failures before, between and after them.
+local function enter_batch()
   local head, tail, longest, trailing = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
   local ok, failed = 0, 0
   for i = 12, 11 + slices * 5, 5 do
     local counts = {tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4])}
     ok, failed = total(ok, counts[1]), total(failed, counts[2])
-    file(tonumber(ARGV[i]), counts)
+    add_slice(tonumber(ARGV[i]), counts)
   end
 
   if trailing < 0 then
@@ -114,12 +115,12 @@ local function enter()
     l.failures = tail
   end
   if ended then
-    l.run, l.held = l.run + 1, 0
+    l.run, l.in_run = l.run + 1, 0
   end
   l.successes = failed > 0 and trailing or total(l.successes, ok)
-  news = news or (l.failures > 0 and (before == 0 or ended))
-  if l.keep > 0 then
-    remember(12 + slices * 5, tail)
+  announce = announce or (l.failures > 0 and (before == 0 or ended))
+  if l.max_failures > 0 then
+    add_failures(12 + slices * 5, tail)
   end
   return peak, failed
 end
@@ -137,13 +138,13 @@ end
 if slices == 0 or corrupt or not admit() then
   return unchanged()
 end
-look()
-local peak, failed = enter()
-if l.tell > 0 and failed > 0 then
-  blame(now - tonumber(ARGV[10]))
+load_window()
+local peak, failed = enter_batch()
+if l.max_reporters > 0 and failed > 0 then
+  note_reporter(now - tonumber(ARGV[10]))
 end
 if corrupt then
-  return removed()
+  return remove_corrupt()
 end
 save()
 return answer({applied = true, peak = peak})

@@ -4,13 +4,13 @@
 -- and [9] the openings in this series after a failure
 
 local token, outcome = ARGV[5], ARGV[6]
-local till = l.epoch == tonumber(ARGV[4]) and l.tokens[token]
+local lease_end = l.epoch == tonumber(ARGV[4]) and l.tokens[token]
 local number = above(l.epoch)
-if corrupt or not till or not number then
+if corrupt or not lease_end or not number then
   return unchanged()
 end
 
-local live = till > now
+local live = lease_end > now
 local progress = l.progress + (outcome == 'success' and 1 or 0)
 if outcome == 'failure' and live then
   begin(number, 'open', tonumber(ARGV[9]), tonumber(ARGV[8]))
@@ -24,6 +24,6 @@ else
   l.tokens[token] = nil
   l.live = l.live - (live and 1 or 0)
   unset[#unset + 1] = 'slot:' .. token
-  news = outcome ~= 'failure' -- that of a lease which has ended does not count, and frees nothing
+  announce = outcome ~= 'failure' -- a failure after the end of its lease does not count, and frees no slot
 end
 return answer({applied = true})

@@ -5,7 +5,7 @@ local reporters = {}
 
 -- fetch reads fields; after clear there are none.
 local function fetch(fields)
-  if fresh then
+  if rewrite then
     return {}
   end
   return redis.call('HMGET', key, unpack(fields))
@@ -35,7 +35,7 @@ local function bucket_fields(i, n)
   return fields
 end
 
--- recount adds all buckets up anew: once a total has stopped at the limit, nothing can be taken out of it.
+-- recount computes the sums from all buckets: once a sum has stopped at the limit, nothing can be subtracted from it.
 local function recount()
   l.sums = {0, 0, 0, 0}
   local fields = bucket_fields(l.newest, BUCKETS)
@@ -46,14 +46,14 @@ local function recount()
   end
 end
 
--- turn moves the ring on to now, and takes the buckets that have left the window out of the sums.
-local function turn()
+-- advance_window moves the ring on to now, and takes the buckets that have left the window out of the sums.
+local function advance_window()
   length = math.max(math.floor(l.window / BUCKETS), 1)
   local newest = math.floor(now / length)
   local steps = math.min(newest - l.newest, BUCKETS)
   if l.newest - newest >= BUCKETS then -- the clock was set back, by a window or more
     steps = BUCKETS
-    l.first, l.held = l.next, 0
+    l.first, l.in_run = l.next, 0
   elseif steps <= 0 then
     return
   end
@@ -82,10 +82,10 @@ end
 -- The times of the last failures, in order.
 
 local function failed_at(i)
-  return int(parts(fetch({'f' .. i % l.keep})[1], '^(%d+)$'))
+  return int(parts(fetch({'f' .. i % l.max_failures})[1], '^(%d+)$'))
 end
 
--- expire drops the times that have left the window.
+-- expire drops the times of failures that have left the window.
 local function expire()
   local low, high = l.first, l.next
   if low == high or failed_at(low) > oldest then
@@ -100,18 +100,18 @@ local function expire()
     end
   end
   l.first = low
-  l.held = math.min(l.held, l.next - low)
+  l.in_run = math.min(l.in_run, l.next - low)
 end
 
--- Who failed lately: the last ones, as many as are to be told apart.
+-- The nodes that failed last, as many as the shape asks for.
 
 local function read_reporters()
   local fields = {}
-  for i = 1, l.tell do
+  for i = 1, l.max_reporters do
     fields[i] = 'r' .. i
   end
   local values = fetch(fields)
-  for i = 1, l.tell do
+  for i = 1, l.max_reporters do
     local at, who = parts(values[i], '^(%d+):(.*)$')
     reporters[i] = {at = int(at), who = who}
     if who and reporters[i].at > oldest then
@@ -120,26 +120,26 @@ local function read_reporters()
   end
 end
 
--- look works out what the window holds now.
-local function look()
+-- load_window computes what the window holds now.
+local function load_window()
   if corrupt or l.epoch == 0 or l.state ~= 'closed' then
     return
   end
   if l.window > 0 then
     oldest = now - l.window
-    turn()
-    if l.keep > 0 then
+    advance_window()
+    if l.max_failures > 0 then
       expire()
     end
   end
-  if l.tell > 0 then
+  if l.max_reporters > 0 then
     read_reporters()
   end
 end
 
--- unchanged answers where nothing is to be done.
+-- unchanged answers an operation that changes nothing.
 local function unchanged()
-  look()
+  load_window()
   if l.state == 'closed' then
     set, unset = {}, {}
   end

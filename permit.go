@@ -1,0 +1,66 @@
+package breaker
+
+import (
+	"context"
+	"sync/atomic"
+)
+
+// Permit is one admitted call in two-step use: from Acquire to Done or Settle, on any goroutine. Only the first
+// settlement counts. A probe's permit that is never settled loses its slot at the end of the lease; any other keeps
+// counting as in flight.
+type Permit struct {
+	circuit *Circuit
+	ctx     context.Context
+	call    call
+}
+
+// Acquire admits a call that its caller makes itself and then settles by the Permit's Done or Settle. The error is the
+// context's if that is already done, otherwise the rejection: an [*OpenError] or [ErrTooManyInFlight].
+func (c *Circuit) Acquire(ctx context.Context) (*Permit, error) {
+	c.load()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	var k call
+	if err := c.admit(ctx, &k); err != nil {
+		return nil, err
+	}
+	return &Permit{circuit: c, ctx: ctx, call: k}, nil
+}
+
+// Done settles the call by its error, classified like the error of a function given to Run. On a nil Permit it does
+// nothing.
+func (p *Permit) Done(err error) {
+	if !p.first() {
+		return
+	}
+	c := p.circuit
+	if err == nil && c.succeed(&p.call) {
+		return
+	}
+	defer p.ensure()
+	c.finish(p.ctx, &p.call, err)
+}
+
+// Settle settles the call with an outcome; cause is the error behind a Failure, if there is one. On a nil Permit it does
+// nothing.
+func (p *Permit) Settle(o Outcome, cause error) {
+	if !p.first() || o == Success && p.circuit.succeed(&p.call) {
+		return
+	}
+	defer p.ensure()
+	p.circuit.settle(p.ctx, &p.call, validOutcome(o), cause)
+}
+
+// first reports whether this settlement is the first.
+func (p *Permit) first() bool {
+	return p != nil && p.circuit != nil && atomic.LoadUint32(&p.call.ended) == 0 && atomic.CompareAndSwapUint32(&p.call.ended, 0, 1)
+}
+
+// ensure settles the call as failed if a user's function (a classifier, a hook) has panicked or ended the goroutine
+// before.
+func (p *Permit) ensure() {
+	if !p.call.settled {
+		p.circuit.abort(p.ctx, &p.call)
+	}
+}
