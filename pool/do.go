@@ -176,7 +176,7 @@ func attempt[E, T any](t *invocation, i int, bypass bool, value E, fn func(conte
 	if err == nil {
 		t.succeeded(i, bypass, &permit, c)
 	} else {
-		how, err = t.failed(i, &permit, c, err)
+		how, err = t.failed(i, bypass, &permit, c, err)
 	}
 	phase = settled
 	return v, how, err
@@ -259,18 +259,28 @@ func (t *invocation) succeeded(i int, bypass bool, permit *breaker.Permit, c *at
 	} else {
 		permit.Done(nil)
 		if bypass {
-			t.roster.entries[i].circuit.OfferProbe()
+			offerProbe(t.roster.entries[i].circuit, breaker.Success)
 		}
 	}
 	c.release()
 }
 
+// offerProbe lets an open circuit probe, where a call past it says that the member is well.
+func offerProbe(c *breaker.Circuit, o breaker.Outcome) {
+	if o == breaker.Success || o == breaker.Answered {
+		c.OfferProbe()
+	}
+}
+
 // failed settles an attempt that brought an error, and says what becomes of the call.
-func (t *invocation) failed(i int, permit *breaker.Permit, c *attemptContext, err error) (ending, error) {
+func (t *invocation) failed(i int, bypass bool, permit *breaker.Permit, c *attemptContext, err error) (ending, error) {
 	err, stop := withoutMark(err)
 	alive := t.ctx.Err() == nil
 	outcome := t.outcome(i, c, alive, err)
 	permit.Settle(outcome, err)
+	if bypass {
+		offerProbe(t.roster.entries[i].circuit, outcome)
+	}
 	c.finish(context.Canceled)
 	return t.goOn(i, result{failed, err, outcome, stop, alive})
 }
