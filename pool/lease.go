@@ -37,7 +37,7 @@ func (p *Pool[E]) Acquire(ctx context.Context) (*Lease[E], error) {
 	for {
 		i, bypass, ok := t.next()
 		if !ok {
-			return nil, t.nobody()
+			return nil, t.noneLeft()
 		}
 		e := r.entries[i]
 		if !bypass {

@@ -122,7 +122,7 @@ func TestWholeRoundsAreExact(t *testing.T) {
 	})
 }
 
-// The turns of the weighted strategy are spread: nobody is further than one turn from its share, nor ever was, where two
+// The turns of the weighted strategy are spread: no member is further than one turn from its share, nor ever was, where two
 // weights differ; with more, further than two.
 func TestWeightedTurnsAreSpread(t *testing.T) {
 	guard(t, func() {
@@ -300,7 +300,7 @@ func TestP01FailoverSkipsAnOpenMember(t *testing.T) {
 		assert.Equal(t, map[string]int{"a": 10}, count(r.good(10)))
 		r.open("a")
 		assert.Equal(t, map[string]int{"b": 10}, count(r.good(10)))
-		assert.Zero(t, r.totals("a").Rejected, "a member that is passed over has rejected nobody")
+		assert.Zero(t, r.totals("a").Rejected, "a member that is passed over has rejected no call")
 	})
 }
 
