@@ -40,7 +40,7 @@ func newField(t *testing.T, s pool.Strategy, weights []int) *field {
 func (f *field) member(i, weight int) pool.Member[string] {
 	name := fmt.Sprint(i)
 	f.weight[name] = max(1, weight)
-	if f.strategy == pool.RoundRobin || f.strategy == pool.Shuffle {
+	if f.strategy != pool.WeightedRoundRobin {
 		f.weight[name] = 1
 	}
 	f.order = append(f.order, name)
@@ -67,7 +67,7 @@ func (f *field) ready() (all []string, sum int) {
 	return all, sum
 }
 
-var rotating = []pool.Strategy{pool.RoundRobin, pool.WeightedRoundRobin, pool.Shuffle}
+var rotating = []pool.Strategy{pool.RoundRobin, pool.WeightedRoundRobin, pool.Shuffle, pool.LeastBusy}
 
 // Whatever the weights, and whoever is open: in any run of turns each has its share, to within one round.
 func TestFairness(t *testing.T) {
