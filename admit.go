@@ -265,5 +265,10 @@ func (c *Circuit) contextFor(ctx context.Context, k *call) context.Context {
 	if !k.probe {
 		return ctx
 	}
-	return &probeContext{ctx, c, k.word >> wordEpoch}
+	p := c.probeContext(ctx, k)
+	return &p
+}
+
+func (c *Circuit) probeContext(ctx context.Context, k *call) probeContext {
+	return probeContext{ctx, c, k.word >> wordEpoch}
 }

@@ -1608,3 +1608,21 @@ func TestConfigureWhileCalling(t *testing.T) {
 		r.Idle()
 	})
 }
+
+// BR-69: by default a probe keeps its slot at least as long as it may take.
+func TestTheLeaseIsByDefaultNoShorterThanTheTimeout(t *testing.T) {
+	lease := func(opts ...breaker.Option) time.Duration {
+		g, err := breaker.NewGroup[int](opts...)
+		require.NoError(t, err)
+		defer g.Close()
+		c := breaker.Must(breaker.New[int]("b", opts...)).Circuit().Config()
+		require.Equal(t, c.ProbeLease, g.Get("k").Circuit().Config().ProbeLease)
+		return c.ProbeLease
+	}
+	require.Equal(t, 30*time.Second, lease())
+	require.Equal(t, 30*time.Second, lease(breaker.WithTimeout(20*time.Second)))
+	require.Equal(t, 40*time.Second, lease(breaker.WithTimeout(40*time.Second)))
+	require.Equal(t, 15*time.Second, lease(breaker.WithOpenTimeout(15*time.Second)))
+	require.Equal(t, 20*time.Second, lease(breaker.WithTimeout(20*time.Second), breaker.WithOpenTimeout(15*time.Second)))
+	require.Equal(t, 5*time.Second, lease(breaker.WithTimeout(20*time.Second), breaker.WithProbeLease(5*time.Second)))
+}

@@ -25,7 +25,15 @@ func (c *Circuit) Acquire(ctx context.Context) (*Permit, error) {
 	if err := c.admit(ctx, &k); err != nil {
 		return nil, err
 	}
-	return &Permit{circuit: c, ctx: c.contextFor(ctx, &k), call: k}, nil
+	if !k.probe {
+		return &Permit{circuit: c, ctx: ctx, call: k}, nil
+	}
+	p := &struct { // one allocation for both
+		Permit
+		probe probeContext
+	}{Permit{circuit: c, call: k}, c.probeContext(ctx, &k)}
+	p.ctx = &p.probe
+	return &p.Permit, nil
 }
 
 // AcquireInto is [Circuit.Acquire] for wrappers that keep the permit in a value of their own, and so allocate nothing. p must
