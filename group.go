@@ -41,6 +41,7 @@ type Group[T any] struct {
 	building map[string]*building[T]            // the keys whose circuits are being made
 	away     map[string]weak.Pointer[member[T]] // the circuits that were evicted at some time, until they are collected
 	telling  map[string]bool                    // the keys that an Overflow hook is being told of
+	untold   []*member[T]                       // of these, the ones that this hold of mu has added
 	closed   bool
 }
 
@@ -176,7 +177,7 @@ func (g *Group[T]) Lookup(key string) (*Breaker[T], bool) {
 	}
 	g.lock()
 	m := g.table.Load().get(g.hash(key), key)
-	g.mu.Unlock()
+	g.unlock()
 	if m == nil {
 		return nil, false
 	}
@@ -187,7 +188,7 @@ func (g *Group[T]) Lookup(key string) (*Breaker[T], bool) {
 func (g *Group[T]) Len() int {
 	g.lock()
 	size := g.size
-	g.mu.Unlock()
+	g.unlock()
 	return size
 }
 
@@ -237,7 +238,7 @@ func (g *Group[T]) Configure(opts ...Option) error {
 func (g *Group[T]) Close() error {
 	g.lock()
 	g.closed = true
-	g.mu.Unlock()
+	g.unlock()
 	for _, m := range g.reachable() {
 		_ = m.own.Close()
 	}

@@ -31,7 +31,7 @@ import (
 // recalls.mu.
 //
 // No function of the user's runs under a lock: PerKey and what a new circuit calls run while the key is building, an
-// Overflow hook afterwards.
+// Overflow hook after unlock.
 
 // building is a key whose circuit is being made.
 type building[T any] struct {
@@ -141,23 +141,32 @@ func (g *Group[T]) lock() {
 	g.mu.Lock()
 	for _, c := range g.recalls.take() {
 		if m := g.away[c.name].Value(); m != nil && &m.own == c && !g.keptLocked(m) {
-			if g.keepLocked(m, now) {
-				go g.overflowed(m) // the hook is no business of whoever has the lock
-			}
+			g.keepLocked(m, now)
 		}
 	}
 }
 
-// overflowed tells the hooks that there was no room for a member. A hook that asks for the same key finds none either, and
-// is not told of that again.
-func (g *Group[T]) overflowed(m *member[T]) {
-	key := m.own.name
+// unlock gives the lock back, and tells the hooks for which circuits there was no room.
+func (g *Group[T]) unlock() {
+	untold := g.untold
+	g.untold = nil
+	g.mu.Unlock()
+	g.overflowed(untold)
+}
+
+// overflowed tells the hooks. A hook that asks for the same key finds no room either, and is not told of that again.
+func (g *Group[T]) overflowed(all []*member[T]) {
+	if len(all) == 0 {
+		return
+	}
+	key := all[0].own.name
 	defer func() { // whatever becomes of this goroutine in a hook
 		g.mu.Lock()
-		defer g.mu.Unlock()
 		delete(g.telling, key)
+		g.mu.Unlock()
+		g.overflowed(all[1:])
 	}()
-	m.own.load().hookOverflow(key)
+	all[0].own.load().hookOverflow(key)
 }
 
 func (g *Group[T]) now() int64 { return g.base.Load().settings.time.now() }
@@ -194,21 +203,19 @@ func (g *Group[T]) obtain(key string) *member[T] {
 
 // claim returns the member of a key that is kept or away. Otherwise somebody must build it: the caller, if mine.
 func (g *Group[T]) claim(key string, now int64) (m *member[T], b *building[T], mine bool) {
-	over := false
 	g.lock()
 	if m = g.table.Load().get(g.hash(key), key); m == nil {
 		if m = g.away[key].Value(); m != nil {
-			over = g.keepLocked(m, now)
+			g.keepLocked(m, now)
 		} else if b = g.building[key]; b == nil {
-			b, mine = &building[T]{done: make(chan struct{})}, true
+			b = &building[T]{done: make(chan struct{})}
 			g.building[key] = b
+			g.mu.Unlock() // no hook may end this goroutine before build, which tells them
+			return nil, b, true
 		}
 	}
-	g.mu.Unlock()
-	if over {
-		g.overflowed(m)
-	}
-	return m, b, mine
+	g.unlock()
+	return m, b, false
 }
 
 // build makes the member of a key.
@@ -226,10 +233,8 @@ func (g *Group[T]) build(key string, b *building[T]) *member[T] {
 	})
 	m.usedAt.Store(now)
 	m.Breaker = p.bind(&m.own)
-	over, closed := g.publish(key, b, m, now)
-	if over {
-		defer g.overflowed(m)
-	}
+	untold, closed := g.publish(key, b, m, now)
+	defer g.overflowed(untold)
 	defer g.sweepOn(now)
 	defer g.refresh(m, base)
 	if closed {
@@ -238,15 +243,16 @@ func (g *Group[T]) build(key string, b *building[T]) *member[T] {
 	return m
 }
 
-// publish ends the building of a key. It reports whether there was no room, of which the hooks must be told, and whether
-// the group is closed.
-func (g *Group[T]) publish(key string, b *building[T], m *member[T], now int64) (over, closed bool) {
+// publish ends the building of a key. It returns of whom the hooks must be told, and whether the group is closed.
+func (g *Group[T]) publish(key string, b *building[T], m *member[T], now int64) (untold []*member[T], closed bool) {
 	g.lock()
 	defer g.mu.Unlock()
 	delete(g.building, key)
 	b.member = m
 	close(b.done)
-	return g.keepLocked(m, now), g.closed
+	g.keepLocked(m, now)
+	untold, g.untold = g.untold, nil
+	return untold, g.closed
 }
 
 // abandon ends the building of a key that was not published, because a function of the user's has ended the goroutine.
@@ -337,20 +343,21 @@ func (g *Group[T]) ownSettings(base *groupBase[T], key string) (*settings, *call
 }
 
 // keepLocked puts a member into the table, and makes room for it. Where there is none to be had, the member works all the
-// same, and is away; over says that the hooks must be told.
-func (g *Group[T]) keepLocked(m *member[T], now int64) (over bool) {
+// same, and is away.
+func (g *Group[T]) keepLocked(m *member[T], now int64) {
 	if g.size >= g.maxKeys && !g.makeRoomLocked(now) {
 		m.own.setAway(true)
 		g.rememberLocked(m)
-		over = !g.telling[m.own.name]
-		g.telling[m.own.name] = true
-		return over
+		if key := m.own.name; !g.telling[key] {
+			g.telling[key] = true
+			g.untold = append(g.untold, m)
+		}
+		return
 	}
 	m.own.setAway(false)
 	g.size++
 	g.table.Load().put(g.hash(m.own.name), m)
 	g.growLocked()
-	return false
 }
 
 // How many members are looked at in one hold of the lock, and how often one that is about to go may turn out to be needed.
@@ -478,7 +485,7 @@ func (a *awayKey[T]) collected() {
 // members is what is in the table now.
 func (g *Group[T]) members() []*member[T] {
 	g.lock()
-	defer g.mu.Unlock()
+	defer g.unlock()
 	return g.membersLocked()
 }
 
@@ -496,7 +503,7 @@ func (g *Group[T]) membersLocked() []*member[T] {
 // reachable is what is in the table now, and what was evicted but is still held by somebody.
 func (g *Group[T]) reachable() []*member[T] {
 	g.lock()
-	defer g.mu.Unlock()
+	defer g.unlock()
 	all := g.membersLocked()
 	t := g.table.Load()
 	for key, p := range g.away {

@@ -846,6 +846,26 @@ func TestGroupForcedWhileAway(t *testing.T) {
 	})
 }
 
+// A hook that is told of a circuit that has come back in vain, while another key is asked for, keeps nobody from that key.
+func TestGroupOverflowHookEndsAnothersGoroutine(t *testing.T) {
+	breakertest.Guard(t, breakertest.Patience, func() {
+		ended := make(chan string, 9)
+		g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(1), breaker.WithHooks(breaker.Hooks{Overflow: func(key string) {
+			ended <- key
+			runtime.Goexit()
+		}})))
+		held := g.Get("held")
+		g.Get("full").Circuit().Trip(nil)
+		held.Circuit().Trip(nil)
+		breakertest.InGoroutine(func() { g.Get("new") })
+		require.Equal(t, "held", <-ended)
+		breakertest.InGoroutine(func() { g.Get("new") })
+		g.Get("full").Circuit().Reset()
+		require.Equal(t, "new", g.Get("new").Name())
+		require.Equal(t, []string{"new"}, keysOf(g))
+	})
+}
+
 // Where many ask for a key that is away at the same instant, and it opens as well, it comes back once.
 func TestGroupComesBackOnce(t *testing.T) {
 	breakertest.Guard(t, breakertest.Patience, func() {
