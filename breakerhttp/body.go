@@ -82,6 +82,9 @@ func (b *body) callerCtx() context.Context {
 // attach puts b in the place of the response's body.
 func (b *body) attach(resp *http.Response) {
 	b.rc, b.left = resp.Body, resp.ContentLength
+	if b.left == 0 { // left out, or to be followed by the end alone
+		b.left = -1
+	}
 	resp.Body = b
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		b.left = -1
@@ -89,6 +92,18 @@ func (b *body) attach(resp *http.Response) {
 			resp.Body = upgraded{b, w}
 		}
 	}
+}
+
+// record begins to keep an answer for the cache, if it may be kept. One that must not be takes the earlier one away, unless
+// it says only that the host has failed.
+func (b *body) record(a *attempt, as *http.Request) {
+	if b.more == nil || b.more.keep == nil || a.err == nil && a.outcome == breaker.Success && b.more.keep.accept(a.resp, as) {
+		return
+	}
+	if a.err == nil && a.outcome != breaker.Failure && a.resp.StatusCode != http.StatusNotModified {
+		b.more.keep.remove()
+	}
+	b.more.keep = nil
 }
 
 func (b *body) Read(p []byte) (n int, err error) {

@@ -123,6 +123,7 @@ func (x *exchange) run() (*http.Response, error) {
 			x.cacheAnswers()
 		}
 	}
+	x.noteWrite()
 	resp, err := x.answer()
 	done = true
 	return resp, err
@@ -302,6 +303,20 @@ func (x *exchange) cacheAnswers() bool {
 	x.last = attempt{resp: resp, sent: true, outcome: breaker.Success}
 	x.rescued(breaker.RescueCache, cause, nil)
 	return true
+}
+
+// noteWrite tells the caches that a URL was written to.
+func (x *exchange) noteWrite() {
+	resp := x.last.resp
+	if safeMethod(x.req.Method) || resp == nil || resp.StatusCode >= 400 || x.rescue == breaker.RescueCache {
+		return
+	}
+	if x.t.cache != nil {
+		x.t.cache.written(x, resp)
+	}
+	if x.t.ownUsed.Load() {
+		x.t.ownCache().written(x, resp)
+	}
 }
 
 // rescued notes a rescue, or one that did not help.

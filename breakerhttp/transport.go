@@ -48,6 +48,7 @@ type Transport struct {
 	failover   []*url.URL
 	cache      *responseCache // nil: off, but for PerRequest
 	ownCache   func() *responseCache
+	ownUsed    atomic.Bool // there is one
 	rescue     string
 	debug      string
 
@@ -89,18 +90,24 @@ func NewTransport(base http.RoundTripper, opts ...Option) (*Transport, error) {
 	if t.retry, err = breaker.NewRetryPolicy(t.retryOpts...); err != nil {
 		d.faults = append(d.faults, err)
 	}
+	d.check()
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	t.setCache(d.cache)
+	t.setCache(d)
 	t.plain = len(d.retry) == 0 && len(t.failover) == 0 && t.cache == nil && t.rescue == "" && t.debug == ""
 	return t, nil
 }
 
-func (t *Transport) setCache(d *cacheDraft) {
-	t.ownCache = sync.OnceValue(func() *responseCache { return newResponseCache(&cacheDraft{}, t.now) })
-	if d != nil {
-		t.cache = newResponseCache(d, t.now)
+func (t *Transport) setCache(d *draft) {
+	own := d.cache
+	own.store, own.ttl, own.headers = nil, 0, nil
+	t.ownCache = sync.OnceValue(func() *responseCache {
+		t.ownUsed.Store(true)
+		return newResponseCache(&own, t.now)
+	})
+	if d.cached {
+		t.cache = newResponseCache(&d.cache, t.now)
 	}
 }
 
@@ -166,7 +173,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if perRequestUsed.Load() {
 		own = perRequestOf(req.Context())
 	}
-	if own == nil && t.plain {
+	if own == nil && t.plain && (safeMethod(req.Method) || !t.ownUsed.Load()) {
 		return t.once(req)
 	}
 	x := exchange{t: t, req: req, ctx: req.Context(), replay: replay{req: req}}
@@ -259,25 +266,28 @@ func (t *Transport) send(b *body, req *http.Request, limit time.Duration, a *att
 		timer := startTimer(t.clock, limit, func() { b.more.cancel(errTimeout) })
 		a.resp, a.err = t.base.RoundTrip(out)
 		late = !timer.stop()
-	} else if a.resp, a.err = t.base.RoundTrip(out); a.err == nil && t.streams(b, req, a.resp) {
+	} else if a.resp, a.err = t.base.RoundTrip(out); a.err == nil && t.streams(b, a.resp) {
 		b.attach(a.resp)
 		t.waiting.add(b)
 		done = true
 		return
 	}
-	if a.resp != nil && a.resp.Request == out {
-		a.resp.Request = req
+	var as *http.Request // which the base says it has sent
+	if a.resp != nil {
+		if as = a.resp.Request; as == out {
+			a.resp.Request = req
+		}
 	}
 	a.check(b.ctx(), late)
 	late = late && a.err == errTimeout
 	a.outcome, a.cause = t.judge(b, req, a, late)
-	t.conclude(b, a, req)
+	t.conclude(b, a, as)
 	done = true
 }
 
 // streams reports whether an answer is the common one: a success whose body is to settle it, and nothing else to do.
-func (t *Transport) streams(b *body, req *http.Request, resp *http.Response) bool {
-	return resp != nil && resp.Body != nil && resp.StatusCode < 400 && hasBody(req, resp) &&
+func (t *Transport) streams(b *body, resp *http.Response) bool {
+	return resp != nil && resp.StatusCode < 400 && hasBody(resp) &&
 		t.classifier == nil && !t.atHeaders && b.permit.Circuit() != nil && b.more == nil
 }
 
@@ -410,11 +420,9 @@ func callerEnd(ctx context.Context, gone <-chan struct{}) error {
 }
 
 // conclude settles an attempt at its headers, or has the body do it.
-func (t *Transport) conclude(b *body, a *attempt, req *http.Request) {
-	if b.more != nil && b.more.keep != nil && (a.outcome != breaker.Success || a.err != nil || !b.more.keep.accept(a.resp)) {
-		b.more.keep = nil
-	}
-	streams := a.err == nil && hasBody(req, a.resp)
+func (t *Transport) conclude(b *body, a *attempt, as *http.Request) {
+	b.record(a, as)
+	streams := a.err == nil && hasBody(a.resp)
 	if a.outcome == breaker.Success && streams && !t.atHeaders && b.permit.Circuit() != nil {
 		b.attach(a.resp)
 		t.waiting.add(b)
@@ -434,16 +442,9 @@ func (t *Transport) conclude(b *body, a *attempt, req *http.Request) {
 	b.release()
 }
 
-// hasBody reports whether there is anything to read.
-func hasBody(req *http.Request, resp *http.Response) bool {
-	switch {
-	case resp.StatusCode == http.StatusSwitchingProtocols:
-		return true
-	case resp.Body == http.NoBody, resp.ContentLength == 0, req.Method == http.MethodHead:
-		return false
-	}
-	return resp.StatusCode != http.StatusNoContent && resp.StatusCode != http.StatusNotModified
-}
+// hasBody reports whether there is anything to wait for: data, or only the end, which over HTTP/2 may come after the
+// headers whatever these say. net/http gives NoBody where neither comes.
+func hasBody(resp *http.Response) bool { return resp.Body != nil && resp.Body != http.NoBody }
 
 // timer ends an attempt. Either it fires or it is stopped.
 type timer struct {
