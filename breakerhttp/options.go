@@ -52,6 +52,9 @@ type draft struct {
 	atHeaders  bool
 	unsafe     bool
 	failover   []*url.URL
+	kept       []string // headers that go along to other hosts
+	dropped    []string // headers that do not
+	wait       func(*http.Response) time.Duration
 	cached     bool // WithResponseCache was given
 	cache      cacheDraft
 	asResponse bool
@@ -161,15 +164,21 @@ func RetryUnsafe() Option {
 }
 
 // WithFailover names where else to send a request that the circuit has rejected or whose retries have failed, in this
-// order, once each. A URL is scheme, host and optionally a path, which is put in front of the request's path; the query
+// order, each host once, and not the host that was addressed. A URL is scheme, host and optionally a path, which is put in front of the request's path; the query
 // is the request's. With https://backup.example/v2, a request for https://api.example/rates?base=EUR goes to
 // https://backup.example/v2/rates?base=EUR. A request that has been sent goes elsewhere only if it may be repeated (see
-// [WithRetry]); one that was rejected always may.
+// [WithRetry]; an Idempotency-Key, which the other host does not know, is enough only where each attempt was answered by a
+// status: after a timeout the first host may have acted); one that was rejected, or found no connection, always may.
 //
-// The Host header becomes the other's, and the other's circuit is asked. Unless it is the same origin, headers that carry
-// credentials are dropped: Authorization, Cookie and their like, API keys and tokens under their usual names. Keys in the
-// query are not: they go along. What the other host needs, its URL may bring as user and password, or the base RoundTripper
-// add. The answer comes as the other host gives it, and its Request is the one that was sent there. Mind its Set-Cookie:
+// The Host header becomes the other's, and the other's circuit is asked. Headers that look as if they held credentials stay
+// behind: those whose name has auth, cookie, credential, csrf, jwt, key, passw, secret, session, signature, token or xsrf in
+// it (but not Idempotency-Key), and a Referer with a query; [KeepHeaders] and [DropHeaders] change that. Keys in the query
+// go along. What the other host needs, its URL may bring as user and password, or the base RoundTripper add; one that adds
+// a token to every request sends that to the other host as well, unless it looks at the request's host. An answer of 401, 403
+// or 407 to a request that has left credentials behind is no rescue. The same other hosts serve every request of the Transport,
+// also one that a redirect has led elsewhere: use a Transport for each group of hosts that stand in for each other.
+//
+// The answer comes as the other host gives it, a relative Location made absolute, and its Request is the one that was sent there. Mind its Set-Cookie:
 // an http.Client with a Jar keeps that for the host that was asked first, and sends it there from then on. Where the hosts
 // do not share their cookies, let the base RoundTripper remove it.
 func WithFailover(urls ...string) Option {
@@ -182,6 +191,29 @@ func WithFailover(urls ...string) Option {
 			}
 			d.failover = append(d.failover, u)
 		}
+	}}
+}
+
+// KeepHeaders lets request headers go along to other hosts that look as if they held credentials; see [WithFailover].
+func KeepHeaders(names ...string) Option {
+	return option{"KeepHeaders", forTransport, func(d *draft) { d.kept = append(d.kept, d.headerNames("KeepHeaders", names)...) }}
+}
+
+// DropHeaders keeps more request headers from going along to other hosts; see [WithFailover]. It goes before KeepHeaders.
+func DropHeaders(names ...string) Option {
+	return option{"DropHeaders", forTransport, func(d *draft) { d.dropped = append(d.dropped, d.headerNames("DropHeaders", names)...) }}
+}
+
+// WithWait says how long a response that counts as Failure asks to be left alone: the wait before a retry is at least
+// that, and so is the open period that the failure starts, within their own limits. 0 leaves it to the headers, as without
+// the option: retry-after-ms and x-ms-retry-after-ms (milliseconds), then Retry-After, of answers with status 429 or 503.
+// [RateLimitReset] is such a function. f must leave the body alone and be safe for concurrent use.
+func WithWait(f func(*http.Response) time.Duration) Option {
+	return option{"WithWait", forTransport, func(d *draft) {
+		if f == nil {
+			d.fault("WithWait", "must not be nil")
+		}
+		d.wait = f
 	}}
 }
 

@@ -83,10 +83,6 @@ func TestFailoverDropsCredentials(t *testing.T) {
 	for _, h := range headers {
 		require.Empty(t, got.Get(h), h)
 	}
-	call(backup.URL+"/", backup.URL+"/x")
-	for _, h := range headers[:2] {
-		require.Equal(t, "secret", got.Get(h), h)
-	}
 	call("http://up.example/", strings.Replace(backup.URL, "http://", "http://me:pw@", 1)+"/x")
 	require.Equal(t, "Basic "+base64.StdEncoding.EncodeToString([]byte("me:pw")), got.Get("Authorization"))
 }
@@ -115,25 +111,6 @@ func TestFailoverFails(t *testing.T) {
 	require.ErrorAs(t, err, &status)
 	require.Equal(t, 500, status.StatusCode)
 	require.ErrorContains(t, err, "refused")
-}
-
-// A failover on the same host uses the one connection that there is.
-func TestFailoverOnTheSameHost(t *testing.T) {
-	up := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasPrefix(r.URL.Path, "/other") {
-			w.WriteHeader(503)
-		}
-		_, _ = io.WriteString(w, r.URL.Path)
-	})
-	rt := base(t)
-	rt.MaxConnsPerHost = 1
-	tr := transport(t, rt, breakerhttp.WithFailover(up.URL+"/other"))
-	guard(t, func() {
-		code, body, err := get(t, tr, up.URL+"/x")
-		require.NoError(t, err)
-		require.Equal(t, 200, code)
-		require.Equal(t, "/other/x", body)
-	})
 }
 
 // What was sent once and may not be repeated goes nowhere else; what was never sent may.

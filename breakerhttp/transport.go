@@ -46,12 +46,16 @@ type Transport struct {
 	retryOpts  []breaker.RetryOption
 	retry      breaker.RetryPolicy
 	failover   []*url.URL
-	cache      *responseCache // nil: off, but for PerRequest
+	kept       []string
+	dropped    []string
+	wait       func(*http.Response) time.Duration // nil: the headers alone
+	cache      *responseCache                     // nil: off, but for PerRequest
 	ownCache   func() *responseCache
 	ownUsed    atomic.Bool // there is one
 	rescue     string
 	debug      string
 
+	retries    bool // WithRetry was given
 	plain      bool // a request without options of its own is one attempt and no more
 	ignore429  bool
 	atHeaders  bool
@@ -63,12 +67,16 @@ type Transport struct {
 // option that is wrong.
 func NewTransport(base http.RoundTripper, opts ...Option) (*Transport, error) {
 	d := newDraft(forTransport, opts)
+	d.breaker = append(d.breaker, breaker.WithHooks(breaker.Hooks{Retry: freeConnections}))
 	t := &Transport{
 		base:       base,
 		group:      d.group(),
 		key:        d.key,
 		classifier: d.classifier,
 		failover:   d.failover,
+		kept:       d.kept,
+		dropped:    d.dropped,
+		wait:       d.wait,
 		rescue:     d.rescue,
 		debug:      d.debug,
 		ignore429:  d.ignore429,
@@ -95,7 +103,8 @@ func NewTransport(base http.RoundTripper, opts ...Option) (*Transport, error) {
 		return nil, err
 	}
 	t.setCache(d)
-	t.plain = len(d.retry) == 0 && len(t.failover) == 0 && t.cache == nil && t.rescue == "" && t.debug == ""
+	t.retries = len(d.retry) > 0
+	t.plain = !t.retries && len(t.failover) == 0 && t.cache == nil && t.rescue == "" && t.debug == ""
 	return t, nil
 }
 
@@ -238,6 +247,9 @@ type attempt struct {
 	outcome breaker.Outcome
 	cause   error // of a Failure: err, or the response's status
 	sent    bool  // false: the circuit rejected it, or there was no body to send; err says which
+	unsent  bool  // there was no connection: no host has seen anything of it
+	final   bool  // another attempt would end in the same way
+	bare    bool  // credentials were left behind
 }
 
 // send makes an admitted attempt, and settles it or leaves that to the response's body.
@@ -324,6 +336,7 @@ func (t *Transport) judge(b *body, req *http.Request, a *attempt, late bool) (o 
 	switch {
 	case a.err != nil:
 		o, cause = t.judgeError(b, req, a.err, late), withoutURL(a.err)
+		a.unsent, a.final = noConnection(a.err), untrusted(a.err)
 	case t.classifier != nil:
 		o = valid(t.classifier(req, a.resp, nil))
 	default:
@@ -333,7 +346,8 @@ func (t *Transport) judge(b *body, req *http.Request, a *attempt, late bool) (o 
 		}
 	}
 	if o == breaker.Failure && a.err == nil {
-		cause = newStatusError(a.resp, t.now)
+		cause = t.newStatusError(a.resp)
+		a.final = a.resp.StatusCode == http.StatusNotImplemented || a.resp.StatusCode == http.StatusHTTPVersionNotSupported
 	}
 	return o, cause
 }
