@@ -283,7 +283,7 @@ func (x *exchange) prepare(b *body, g target, a *attempt) (req *http.Request) {
 		}
 	}()
 	ctx := x.out
-	if g.limit > 0 {
+	if g.limit > 0 || x.t.stall > 0 {
 		ctx, b.extra().cancel = context.WithCancelCause(ctx)
 	}
 	r, err := x.replay.next(ctx)

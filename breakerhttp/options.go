@@ -52,6 +52,8 @@ type draft struct {
 	atHeaders  bool
 	unsafe     bool
 	failover   []*url.URL
+	alive      time.Duration
+	stall      time.Duration
 	kept       []string // headers that go along to other hosts
 	dropped    []string // headers that do not
 	wait       func(*http.Response) time.Duration
@@ -73,7 +75,7 @@ type cacheDraft struct {
 }
 
 func newDraft(p place, opts []Option) *draft {
-	d := &draft{place: p}
+	d := &draft{place: p, alive: 5 * time.Second}
 	for _, o := range opts {
 		if o == nil {
 			d.fault("Option", "must not be nil")
@@ -191,6 +193,29 @@ func WithFailover(urls ...string) Option {
 			}
 			d.failover = append(d.failover, u)
 		}
+	}}
+}
+
+// StreamAlive says when a stream that does not end has shown that its host is well: a probe whose headers were good is a
+// Success as soon as it brings bytes d after them, or, for an upgraded connection, is used either way, but no later than
+// by the end of the probe's lease. Default 5s. Calls that are no probes settle at their end.
+func StreamAlive(d time.Duration) Option {
+	return option{"StreamAlive", forTransport, func(d2 *draft) {
+		if d < 0 {
+			d2.fault("StreamAlive", "must not be negative, got %v", d)
+		}
+		d2.alive = d
+	}}
+}
+
+// WithStall ends an answer whose body brings no byte for d while a Read waits for one: that is a Failure, the Read returns an error
+// that is context.DeadlineExceeded, and the body is closed. The time between Reads does not count. Default 0 = off.
+func WithStall(d time.Duration) Option {
+	return option{"WithStall", forTransport, func(d2 *draft) {
+		if d < 0 {
+			d2.fault("WithStall", "must not be negative, got %v", d)
+		}
+		d2.stall = d
 	}}
 }
 

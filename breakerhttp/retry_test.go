@@ -773,7 +773,7 @@ func TestWaitHeaders(t *testing.T) {
 			}
 			tr := transport(t, roundTripper(func(*http.Request) (*http.Response, error) { return answer(c.code, nil, c.header...), nil }), opts...)
 			guard(t, func() {
-				go clk.pass(t, c.want)
+				go func() { clk.pass(t, c.want) }()
 				requireSend(t, tr, request(t, http.MethodGet, "http://up.example", nil))
 			})
 		})

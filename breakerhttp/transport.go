@@ -48,6 +48,8 @@ type Transport struct {
 	failover   []*url.URL
 	kept       []string
 	dropped    []string
+	alive      time.Duration
+	stall      time.Duration                      // 0: off
 	wait       func(*http.Response) time.Duration // nil: the headers alone
 	cache      *responseCache                     // nil: off, but for PerRequest
 	ownCache   func() *responseCache
@@ -77,6 +79,8 @@ func NewTransport(base http.RoundTripper, opts ...Option) (*Transport, error) {
 		kept:       d.kept,
 		dropped:    d.dropped,
 		wait:       d.wait,
+		alive:      d.alive,
+		stall:      d.stall,
 		rescue:     d.rescue,
 		debug:      d.debug,
 		ignore429:  d.ignore429,
@@ -212,7 +216,7 @@ func (t *Transport) once(req *http.Request) (*http.Response, error) {
 	sent = true
 	var a attempt
 	limit := br.Timeout()
-	if limit == 0 {
+	if limit == 0 && t.stall == 0 {
 		t.send(b, req, 0, &a)
 		return a.resp, a.err
 	}
@@ -225,13 +229,13 @@ func (t *Transport) once(req *http.Request) (*http.Response, error) {
 	return a.resp, a.err
 }
 
-// acquire asks a circuit to admit b. What is held by the body of a caller who has gone is free.
+// acquire asks a circuit to admit b. What is held by the body of a caller who has gone is free: that is seen to before the
+// circuit is asked, so that a call which is admitted in the end counts no rejection.
 func (t *Transport) acquire(b *body, ctx context.Context, c *breaker.Circuit) error {
-	err := c.AcquireInto(ctx, &b.permit)
-	if err != nil && full(err) && t.waiting.look((*body).endNow) {
-		err = c.AcquireInto(ctx, &b.permit)
+	if !c.Undisturbed() && ctx.Err() == nil && full(c.Refusal()) {
+		t.waiting.look((*body).endNow)
 	}
-	return err
+	return c.AcquireInto(ctx, &b.permit)
 }
 
 // full reports whether a rejection is due to other calls that have not ended.
@@ -255,8 +259,12 @@ type attempt struct {
 // send makes an admitted attempt, and settles it or leaves that to the response's body.
 func (t *Transport) send(b *body, req *http.Request, limit time.Duration, a *attempt) {
 	done := false
+	var limiter *timer
 	defer func() {
 		if !done {
+			if limiter != nil {
+				limiter.stop()
+			}
 			b.permit.Abort()
 			b.release()
 			if a.resp != nil {
@@ -269,21 +277,23 @@ func (t *Transport) send(b *body, req *http.Request, limit time.Duration, a *att
 	if gone := req.Cancel; gone != nil {
 		b.extra().gone = gone
 	}
+	t.observe(b, limit)
 	out := req
 	if mayFail(req) {
-		out = watchUpload(req, &b.extra().unread)
+		out = watchUpload(req, &b.extra().unread, b.more.upload)
 	}
 	var late bool
 	if limit > 0 {
-		timer := startTimer(t.clock, limit, func() { b.more.cancel(errTimeout) })
+		limiter = startTimer(t.clock, limit, b.more.hostHas(limit), func() { b.more.cancel(errTimeout) })
 		a.resp, a.err = t.base.RoundTrip(out)
-		late = !timer.stop()
+		late = !limiter.stop()
 	} else if a.resp, a.err = t.base.RoundTrip(out); a.err == nil && t.streams(b, a.resp) {
 		b.attach(a.resp)
 		t.waiting.add(b)
 		done = true
 		return
 	}
+	b.headersCame(t)
 	var as *http.Request // which the base says it has sent
 	if a.resp != nil {
 		if as = a.resp.Request; as == out {
@@ -388,7 +398,7 @@ func (t *Transport) judgeError(b *body, req *http.Request, err error, late bool)
 	if o, decided := c.Decided(b.callerCtx(), err); decided {
 		return o
 	}
-	if b.unread() || unsendable(req) {
+	if b.unread() || unsendable(req, err) {
 		return breaker.Ignored
 	}
 	if t.classifier != nil {
@@ -446,7 +456,7 @@ func (t *Transport) conclude(b *body, a *attempt, as *http.Request) {
 	if b.more == nil {
 		return
 	}
-	if streams && (b.more.cancel != nil || b.more.keep != nil) {
+	if streams && (b.more.cancel != nil || b.more.keep != nil || b.more.stall > 0) {
 		b.attach(a.resp)
 		return
 	}
@@ -459,51 +469,6 @@ func (t *Transport) conclude(b *body, a *attempt, as *http.Request) {
 // hasBody reports whether there is anything to wait for: data, or only the end, which over HTTP/2 may come after the
 // headers whatever these say. net/http gives NoBody where neither comes.
 func hasBody(resp *http.Response) bool { return resp.Body != nil && resp.Body != http.NoBody }
-
-// timer ends an attempt. Either it fires or it is stopped.
-type timer struct {
-	real  *time.Timer
-	done  chan struct{} // of a timer on an injected clock
-	state atomic.Int32
-}
-
-const (
-	timerFired = 1 + iota
-	timerStopped
-)
-
-func startTimer(clock breaker.Clock, d time.Duration, fire func()) *timer {
-	t := &timer{}
-	once := func() {
-		if t.state.CompareAndSwap(0, timerFired) {
-			fire()
-		}
-	}
-	if clock == nil {
-		t.real = time.AfterFunc(d, once)
-		return t
-	}
-	t.done = make(chan struct{})
-	expired := clock.After(d) // asked for here, so that a test may move the clock as soon as the request is out
-	go func() {
-		select {
-		case <-expired:
-			once()
-		case <-t.done:
-		}
-	}()
-	return t
-}
-
-// stop reports whether it came before the time was up.
-func (t *timer) stop() bool {
-	if t.real != nil {
-		t.real.Stop()
-	} else {
-		close(t.done)
-	}
-	return t.state.CompareAndSwap(0, timerStopped)
-}
 
 // rejection reports whether an error is a circuit's or limiter's refusal to call.
 func rejection(err error) bool {
