@@ -40,6 +40,11 @@ func (c *Circuit) abort(ctx context.Context, k *call) {
 
 // settle ends a call with an outcome, under the lock. err is what the call returned.
 func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
+	c.settleExcluding(ctx, k, o, err, 0)
+}
+
+// settleExcluding is settle for a call of whose time excluded was not the dependency's.
+func (c *Circuit) settleExcluding(ctx context.Context, k *call, o Outcome, err error, excluded time.Duration) {
 	s := c.load()
 	if o == Failure && err == nil {
 		err = ErrUnacceptable
@@ -52,7 +57,7 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	e.now = s.time.now()
 	took := time.Duration(0)
 	if s.timed && k.cell == nil { // the fast path does not know when it started
-		took = duration(max(0, e.now-k.start))
+		took = max(0, duration(e.now-k.start)-excluded)
 	}
 
 	var judged *StoreReply

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/breakerkit/breaker"
 )
@@ -19,6 +20,9 @@ type body struct {
 	left   int64   // of the Content-Length; -1: unknown
 	watch          // of the caller's context
 	more   *extras // nil: none
+
+	upgraded bool
+	reading  atomic.Bool // a Read waits, or has failed
 }
 
 // extras is what only some attempts need.
@@ -29,6 +33,14 @@ type extras struct {
 	cancel context.CancelCauseFunc // of the attempt's own context
 	keep   *recording              // what has been read, for the cache
 	unread atomic.Bool             // the request's body could not be read
+
+	upload *waits    // for the caller's body; nil: nobody asks
+	host   *hostTime // nil: nobody asks how long the call takes
+	alive  time.Time // when a probe's stream that still brings bytes is a success; zero: never
+	now    func() time.Time
+	clock  breaker.Clock
+	stall  time.Duration // 0: off
+	used   atomic.Bool   // an upgraded connection has brought or taken bytes
 }
 
 // upgraded is the body of a 101: the connection itself.
@@ -37,7 +49,11 @@ type upgraded struct {
 	w io.Writer
 }
 
-func (u upgraded) Write(p []byte) (int, error) { return u.w.Write(p) }
+func (u upgraded) Write(p []byte) (int, error) {
+	n, err := u.w.Write(p)
+	u.moved(n)
+	return n, err
+}
 
 // CloseWrite passes a half-close on, where the connection has one.
 func (u upgraded) CloseWrite() error {
@@ -89,19 +105,39 @@ func (b *body) callerCtx() context.Context {
 // attach puts b in the place of the response's body.
 func (b *body) attach(resp *http.Response) {
 	b.rc, b.left = resp.Body, resp.ContentLength
+	if b.left == 0 { // left out, or to be followed by the end alone
+		b.left = -1
+	}
 	resp.Body = b
 	if resp.StatusCode == http.StatusSwitchingProtocols {
-		b.left = -1
+		b.left, b.upgraded = -1, true
+		b.extra()
 		if w, ok := b.rc.(io.Writer); ok {
 			resp.Body = upgraded{b, w}
 		}
 	}
 }
 
+// record begins to keep an answer for the cache, if it may be kept. One that must not be takes the earlier one away, unless
+// it says only that the host has failed.
+func (b *body) record(a *attempt, as *http.Request) {
+	if b.more == nil || b.more.keep == nil || a.err == nil && a.outcome == breaker.Success && b.more.keep.accept(a.resp, as) {
+		return
+	}
+	if a.err == nil && a.outcome != breaker.Failure && a.resp.StatusCode != http.StatusNotModified {
+		b.more.keep.remove()
+	}
+	b.more.keep = nil
+}
+
 func (b *body) Read(p []byte) (n int, err error) {
-	n, err = b.rc.Read(p)
-	if b.more != nil && b.more.keep != nil {
-		b.more.keep.add(p[:n])
+	if b.ended() == nil {
+		b.reading.Store(true)
+	}
+	if b.more == nil {
+		n, err = b.rc.Read(p)
+	} else {
+		n, err = b.readWatched(p)
 	}
 	if b.left > 0 {
 		b.left -= min(int64(n), b.left)
@@ -114,19 +150,34 @@ func (b *body) Read(p []byte) (n int, err error) {
 		err = b.broken(err)
 	case b.left == 0:
 		b.complete()
+	default:
+		b.reading.Store(false)
 	}
 	return n, err
 }
 
-// Close before the end is the caller's good right: a decoder stops at the end of its value, not of the stream.
+// Close before the end is the caller's good right: a decoder stops at the end of its value, not of the stream. Who closes
+// while a Read waits has given up on the host, which says nothing for it, nor against it.
 func (b *body) Close() error {
 	if b.ended() != nil {
 		b.callerEnded()
 	}
-	b.settle(breaker.Success, nil) // before the close, which breaks a Read that is under way
+	b.settle(b.whenLeft(), nil) // before the close, which breaks a Read that is under way
 	err := b.rc.Close()
 	b.release()
 	return err
+}
+
+// whenLeft is what it says of the host that its caller does not want to read on.
+func (b *body) whenLeft() breaker.Outcome {
+	waits := b.reading.Load()
+	if b.upgraded { // there somebody always reads
+		waits = b.more == nil || !b.more.used.Load()
+	}
+	if waits {
+		return breaker.Ignored
+	}
+	return breaker.Success
 }
 
 // complete is the end of a body that was read to its end.
@@ -161,7 +212,7 @@ func (b *body) broken(err error) error {
 func (b *body) callerEnded() {
 	err := b.ended()
 	if errors.Is(err, context.Canceled) {
-		b.settle(breaker.Success, nil)
+		b.settle(b.whenLeft(), nil)
 		return
 	}
 	b.settle(b.judge(err), err)
@@ -184,11 +235,14 @@ func (b *body) unread() bool { return b.more != nil && b.more.unread.Load() }
 
 // settle ends the permit, once. A success on a closed circuit takes no lock.
 func (b *body) settle(o breaker.Outcome, cause error) {
-	if o == breaker.Success {
+	switch {
+	case b.more != nil && b.more.host != nil:
+		b.permit.SettleExcluding(o, cause, b.more.host.excluded(b.more.upload))
+	case o == breaker.Success:
 		b.permit.Done(nil)
-		return
+	default:
+		b.permit.Settle(o, cause)
 	}
-	b.permit.Settle(o, cause)
 }
 
 // release lets go of what the attempt holds.
