@@ -765,7 +765,7 @@ func (c *Circuit) tallyLocked(o Outcome, slow, current bool) {
 		before = 1
 	}
 	switch o {
-	case Success:
+	case Success, Answered:
 		c.oks += before
 		c.slowOK += 1 - before
 	case Failure:
