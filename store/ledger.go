@@ -29,8 +29,10 @@ type ledger struct {
 	kept      []failure // the last ones, oldest first
 	reporters []reporter
 
-	progress uint32             // HalfOpen
-	slots    map[string]instant // HalfOpen: when the lease of each token ends, those that have ended included
+	progress  uint32          // HalfOpen
+	slots     map[string]slot // HalfOpen: by token, also those whose lease has ended
+	given     uint64          // HalfOpen: how many slots have been given
+	succeeded uint64          // HalfOpen: the number of the last given slot whose probe has succeeded; 0: none has
 
 	expires instant // when it is dropped
 	place   int     // in the queue of those to be dropped
@@ -41,6 +43,12 @@ type runs struct {
 	run       uint64 // the number of the present run of failures
 	failures  uint64 // its length
 	successes uint64 // since the last failure
+}
+
+// slot is a probe slot that has been given and not settled.
+type slot struct {
+	ends   instant // its lease
+	number uint64  // in the order in which the slots of the epoch were given, from 1
 }
 
 type failure struct {
@@ -107,8 +115,8 @@ func (l *ledger) lifetime(now moment) instant {
 	case l.state == breaker.Open:
 		end = max(end, l.until)
 	case l.state == breaker.HalfOpen:
-		for _, leased := range l.slots {
-			end = max(end, leased)
+		for _, s := range l.slots {
+			end = max(end, s.ends)
 		}
 	case l.shape.Window > 0:
 		end = end.plus(l.shape.Window)
@@ -337,12 +345,10 @@ func (r *runs) enter(b *batch) (peak uint64) {
 		}
 		r.failures = b.tail
 	}
-	switch {
-	case b.all.failures == 0:
-		r.successes = total(r.successes, b.inRun)
-	default:
-		r.successes = b.trailing
+	if b.all.failures > 0 {
+		r.successes = 0
 	}
+	r.successes = total(r.successes, b.trailing)
 	return peak
 }
 
@@ -400,15 +406,16 @@ func (l *ledger) acquire(now moment, a *breaker.StoreAcquire, out *breaker.Ledge
 func (l *ledger) give(now moment, a *breaker.StoreAcquire, out *breaker.Ledger) (given bool) {
 	live := l.live(now)
 	for _, token := range a.Tokens {
-		leased, known := l.slots[token]
+		held, known := l.slots[token]
 		switch {
-		case known && now.at < leased:
+		case known && now.at < held.ends:
 			out.Granted++
 		case !known && live < a.Limit && a.Lease > 0:
 			if l.slots == nil {
-				l.slots = make(map[string]instant)
+				l.slots = make(map[string]slot)
 			}
-			l.slots[token] = now.at.plus(a.Lease)
+			l.given++
+			l.slots[token] = slot{ends: now.at.plus(a.Lease), number: l.given}
 			live++
 			out.Granted++
 			given = true
@@ -425,8 +432,8 @@ func (l *ledger) give(now moment, a *breaker.StoreAcquire, out *breaker.Ledger) 
 
 // live is how many slots are in use.
 func (l *ledger) live(now moment) (n int) {
-	for _, leased := range l.slots {
-		if now.at < leased {
+	for _, s := range l.slots {
+		if now.at < s.ends {
 			n++
 		}
 	}
@@ -435,8 +442,8 @@ func (l *ledger) live(now moment) (n int) {
 
 // firstFree is how long it is until the first lease ends.
 func (l *ledger) firstFree(now moment) (wait time.Duration) {
-	for _, leased := range l.slots {
-		if left := leased.since(now.at); left > 0 && (wait == 0 || left < wait) {
+	for _, s := range l.slots {
+		if left := s.ends.since(now.at); left > 0 && (wait == 0 || left < wait) {
 			wait = left
 		}
 	}
@@ -447,9 +454,9 @@ func (l *ledger) firstFree(now moment) (wait time.Duration) {
 func (l *ledger) forget(now moment) {
 	for len(l.slots)-l.live(now) > maxExpired {
 		first, at := "", instant(math.MaxInt64)
-		for token, leased := range l.slots {
-			if leased < at {
-				first, at = token, leased
+		for token, s := range l.slots {
+			if s.ends < at {
+				first, at = token, s.ends
 			}
 		}
 		delete(l.slots, first)
@@ -459,19 +466,21 @@ func (l *ledger) forget(now moment) {
 // Settle.
 
 func (l *ledger) settle(now moment, v *breaker.StoreVerdict, out *breaker.Ledger) effect {
-	leased, known := l.slots[v.Token]
+	held, known := l.slots[v.Token]
 	if l.state != breaker.HalfOpen || l.epoch != v.Epoch || !known {
 		return nothing
 	}
 	out.Applied = true
 	delete(l.slots, v.Token)
+	expired := now.at >= held.ends
 	switch {
-	case v.Outcome != breaker.Success && now.at >= leased:
-		return written // its slot is free already, and a failure is too old to count
-	case v.Outcome == breaker.Failure:
+	case v.Outcome == breaker.Failure && !(expired && held.number < l.succeeded):
 		l.reopen(now, v)
+	case v.Outcome != breaker.Success && expired:
+		return written // its slot is free already, and it decides nothing
 	case v.Outcome == breaker.Success:
 		l.progress++
+		l.succeeded = max(l.succeeded, held.number)
 		if l.progress >= v.Threshold {
 			l.close(now, v)
 		}

@@ -11,8 +11,8 @@
 //   - Of two configurations on one name, the first to write determines what is kept. The other one takes over, and the
 //     counts begin anew, with its report after no report of the first has come for the window, or a minute where that is
 //     longer. A new epoch is always kept as whoever began it wants it.
-//   - Of the probes that outlive their leases, the last 1,024 are remembered. A token is good for one slot: a late copy of
-//     the request for it gets no other.
+//   - Of the probes that outlive their leases, the last 1,024 are remembered; the verdicts of others change nothing. A token
+//     is good for one slot: a late copy of the request for it gets no other.
 //   - Counts stop at 2^53, where a float64 ceases to be exact. Epochs stay below it, and what claims to come from an epoch
 //     beyond changes nothing. Negative ages and durations are 0, and a batch's run is no longer than its failures.
 package store

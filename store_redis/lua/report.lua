@@ -116,7 +116,7 @@ local function enter()
   if ended then
     l.run, l.held = l.run + 1, 0
   end
-  l.successes = failed > 0 and trailing or total(l.successes, ok)
+  l.successes = total(failed > 0 and 0 or l.successes, trailing)
   news = news or (l.failures > 0 and (before == 0 or ended))
   if l.keep > 0 then
     remember(12 + slices * 5, tail)

@@ -11,19 +11,22 @@ if corrupt or not till or not number then
 end
 
 local live = till > now
+local disproved = not live and l.numbers[token] < l.succeeded -- a probe admitted later has succeeded
 local progress = l.progress + (outcome == 'success' and 1 or 0)
-if outcome == 'failure' and live then
+if outcome == 'failure' and not disproved then
   begin(number, 'open', tonumber(ARGV[9]), tonumber(ARGV[8]))
   mirror_epoch()
 elseif outcome == 'success' and progress >= tonumber(ARGV[7]) then
   begin(number, 'closed', l.openings, 0)
   mirror_epoch()
 else
-  l.progress = progress
-  put_series()
+  if outcome == 'success' then
+    l.progress, l.succeeded = progress, math.max(l.succeeded, l.numbers[token])
+    put_series()
+  end
   l.tokens[token] = nil
   l.live = l.live - (live and 1 or 0)
   unset[#unset + 1] = 'slot:' .. token
-  news = outcome ~= 'failure' -- that of a lease which has ended does not count, and frees nothing
+  news = live or outcome == 'success' -- what comes after its lease and decides nothing frees nothing either
 end
 return answer({applied = true})
