@@ -428,7 +428,9 @@ var settleCases = []testcase{
 			v := verdict(name, epoch, "x", breaker.Success)
 			v.Threshold = 9
 			equal(s, "progress", s.settle(v).Progress, 1)
-			for _, token := range []string{"a", "b"} {
+			v.Token = "a"
+			equal(s, "progress with the late success of an earlier one", s.settle(v).Progress, 2)
+			for _, token := range []string{"b", "c"} {
 				s.unchanged(name, "a late failure", func() {
 					equal(s, "applied", s.settle(verdict(name, epoch, token, breaker.Failure)).Applied, true)
 				})
@@ -436,8 +438,6 @@ var settleCases = []testcase{
 					equal(s, "applied", s.settle(verdict(name, epoch, token, breaker.Failure)).Applied, false)
 				})
 			}
-			v.Token = "c"
-			equal(s, "progress with a late success", s.settle(v).Progress, 2)
 			s.wait(3)
 			equal(s, "state after the late failure of the last that was admitted", s.settle(verdict(name, epoch, "y", breaker.Failure)).State, breaker.Open)
 		}},

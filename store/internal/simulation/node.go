@@ -283,13 +283,13 @@ func (w *World) end(c *running) {
 	if c.closed && n.circuit.Snapshot().Totals.Late == was.Totals.Late {
 		w.counted(n, o, before)
 	}
-	if w.plan.calm && c.probe && !c.own && !was.Shared.Alone && before.State == breaker.HalfOpen && before.Epoch == c.epoch {
+	if w.plan.calm && !w.plan.modes && c.probe && !c.own && !was.Shared.Alone && before.State == breaker.HalfOpen && before.Epoch == c.epoch {
 		w.probed(c, o)
 	}
 	w.look(n)
 }
 
-// probed checks what the outcome of a probe has led to, where nothing goes wrong. A failure opens, for however long it has
+// probed checks what the outcome of a probe has led to, where nothing goes wrong and no mode lets probes pass unseen. A failure opens, for however long it has
 // been on its way: or else a dependency that hangs past the lease would have the circuits half-open for ever. Only the
 // success of a probe that was admitted later makes a late one void.
 func (w *World) probed(c *running, o breaker.Outcome) {
