@@ -12,7 +12,7 @@ import (
 )
 
 // Handler puts a circuit in front of next: while it is open, requests are answered with 503 and a Retry-After, and next
-// is not called. A status of 500 or more and a panic are Failures (the panic goes on), another 4xx is Ignored, the rest
+// is not called. A status of 500 or more and a panic are Failures (the panic goes on), 408 and 429 are Ignored, another 4xx is Answered, the rest
 // is Success; once the request's context is done the outcome is Ignored, since the client has gone.
 //
 // All requests share one circuit named handler, unless WithKey tells them apart: what a client sends, the Host header
@@ -103,10 +103,10 @@ func (h *handler) classify(r *http.Request, rec *recorder) breaker.Outcome {
 		return valid(h.classifier(r, resp, nil))
 	case code >= 500:
 		return breaker.Failure
-	case code >= 400:
+	case code == http.StatusRequestTimeout, code == http.StatusTooManyRequests: // the client's doing, or a limiter's
 		return breaker.Ignored
 	}
-	return breaker.Success
+	return byStatus(code)
 }
 
 // recorder notes the status of a response on its way through.

@@ -42,8 +42,8 @@ func serveOnce(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 }
 
 func TestHandlerCounts(t *testing.T) {
-	for code, want := range map[int]breaker.Outcome{200: breaker.Success, 0: breaker.Success, 302: breaker.Success, 400: breaker.Ignored,
-		404: breaker.Ignored, 408: breaker.Ignored, 429: breaker.Ignored, 500: breaker.Failure, 503: breaker.Failure} {
+	for code, want := range map[int]breaker.Outcome{200: breaker.Success, 0: breaker.Success, 302: breaker.Success, 400: breaker.Success,
+		404: breaker.Success, 408: breaker.Ignored, 429: breaker.Ignored, 500: breaker.Failure, 503: breaker.Failure} {
 		h, find := guarded(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusEarlyHints)
 			if code != 0 {
