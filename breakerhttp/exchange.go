@@ -443,6 +443,7 @@ func (x *exchange) mark(resp *http.Response, strategy string) {
 	if resp.Header == nil {
 		resp.Header = make(http.Header)
 	}
+	t.hideTrailers(resp)
 	if t.rescue != "" {
 		resp.Header.Del(t.rescue)
 		if x.rescue != "" {

@@ -413,10 +413,13 @@ func byStatus(code int) breaker.Outcome {
 	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests:
 		return breaker.Failure
 	case code >= 400:
-		return breaker.Ignored
+		return answered
 	}
 	return breaker.Success
 }
+
+// answered is the outcome of a response by which the host answers, though not with what was asked for.
+const answered = breaker.Ignored
 
 // valid takes what a classifier returned for Failure where it is no Outcome.
 func valid(o breaker.Outcome) breaker.Outcome {
