@@ -17,12 +17,9 @@ import (
 type body struct {
 	permit breaker.Permit // a zero Permit where there is no circuit
 	rc     io.ReadCloser
-	left   int64   // of the Content-Length; -1: unknown
-	watch          // of the caller's context
-	more   *extras // nil: none
-
-	upgraded bool
-	reading  atomic.Bool // a Read waits, or has failed
+	state  atomic.Int64 // what is left of the Content-Length (-1: unknown), times two; 1 more while a Read waits or has failed
+	watch               // of the caller's context
+	more   *extras      // nil: none
 }
 
 // extras is what only some attempts need.
@@ -40,7 +37,8 @@ type extras struct {
 	now    func() time.Time
 	clock  breaker.Clock
 	stall  time.Duration // 0: off
-	used   atomic.Bool   // an upgraded connection has brought or taken bytes
+	stream bool          // the body is an upgraded connection
+	used   atomic.Bool   // such an upgraded connection has brought or taken bytes
 }
 
 // upgraded is the body of a 101: the connection itself.
@@ -104,18 +102,20 @@ func (b *body) callerCtx() context.Context {
 
 // attach puts b in the place of the response's body.
 func (b *body) attach(resp *http.Response) {
-	b.rc, b.left = resp.Body, resp.ContentLength
-	if b.left == 0 { // left out, or to be followed by the end alone
-		b.left = -1
+	b.rc = resp.Body
+	left := resp.ContentLength
+	if left == 0 { // left out, or to be followed by the end alone
+		left = -1
 	}
 	resp.Body = b
 	if resp.StatusCode == http.StatusSwitchingProtocols {
-		b.left, b.upgraded = -1, true
-		b.extra()
+		left = -1
+		b.extra().stream = true
 		if w, ok := b.rc.(io.Writer); ok {
 			resp.Body = upgraded{b, w}
 		}
 	}
+	b.state.Store(left << 1)
 }
 
 // record begins to keep an answer for the cache, if it may be kept. One that must not be takes the earlier one away, unless
@@ -131,16 +131,18 @@ func (b *body) record(a *attempt, as *http.Request) {
 }
 
 func (b *body) Read(p []byte) (n int, err error) {
+	state := b.state.Load()
 	if b.ended() == nil {
-		b.reading.Store(true)
+		b.state.Store(state | 1)
 	}
 	if b.more == nil {
 		n, err = b.rc.Read(p)
 	} else {
 		n, err = b.readWatched(p)
 	}
-	if b.left > 0 {
-		b.left -= min(int64(n), b.left)
+	left := state >> 1
+	if left > 0 {
+		left -= min(int64(n), left)
 	}
 	switch {
 	case err == io.EOF:
@@ -148,10 +150,11 @@ func (b *body) Read(p []byte) (n int, err error) {
 		b.release()
 	case err != nil:
 		err = b.broken(err)
-	case b.left == 0:
+	case left == 0:
 		b.complete()
+		b.state.Store(0)
 	default:
-		b.reading.Store(false)
+		b.state.Store(left << 1)
 	}
 	return n, err
 }
@@ -170,9 +173,9 @@ func (b *body) Close() error {
 
 // whenLeft is what it says of the host that its caller does not want to read on.
 func (b *body) whenLeft() breaker.Outcome {
-	waits := b.reading.Load()
-	if b.upgraded { // there somebody always reads
-		waits = b.more == nil || !b.more.used.Load()
+	waits := b.state.Load()&1 != 0
+	if b.more != nil && b.more.stream { // there somebody always reads
+		waits = !b.more.used.Load()
 	}
 	if waits {
 		return breaker.Ignored

@@ -319,7 +319,7 @@ func TestCacheKeepsNoHopHeaders(t *testing.T) {
 func TestBodyWithoutALength(t *testing.T) {
 	c := newCached(t)
 	c.answer = func(*http.Request) *http.Response {
-		resp := answer(200, io.NopCloser(strings.NewReader("hello")))
+		resp := answer(200, io.NopCloser(io.MultiReader(strings.NewReader("hel"), strings.NewReader("lo"))))
 		resp.ContentLength = 0
 		return resp
 	}

@@ -185,12 +185,18 @@ func (x *exchange) noRetry(err error) {
 	}
 }
 
-// waitingKey is the context key of the exchange whose retry is announced to the Retry hooks.
-type waitingKey struct{}
+// heldKey is the context key of the response that is held while a retry, which the Retry hooks are told of, waits.
+type heldKey struct{}
+
+type held struct {
+	resp  *http.Response
+	spent bool
+}
 
 // wait decides about a retry, and waits for it. The request's Cancel ends the wait as its context does.
 func (x *exchange) wait(began int64, cause error) (again bool, because error) {
-	ctx := context.WithValue(x.ctx, waitingKey{}, x)
+	h := &held{resp: x.last.resp} // not x itself, which would then be on the heap from the start
+	ctx := context.WithValue(x.ctx, heldKey{}, h)
 	//lint:ignore SA1019 http.Client sets it
 	if gone := x.req.Cancel; gone != nil {
 		var cancel context.CancelFunc
@@ -206,14 +212,16 @@ func (x *exchange) wait(began int64, cause error) (again bool, because error) {
 			}
 		}()
 	}
-	return retryNext(ctx, x.policy, x.primary.told, began, x.attempts, cause)
+	again, because = retryNext(ctx, x.policy, x.primary.told, began, x.attempts, cause)
+	x.spent = h.spent
+	return again, because
 }
 
 // freeConnections is a Retry hook of every circuit: a response that is held while its retry waits does not hold its
 // connection meanwhile.
 func freeConnections(ctx context.Context, _ breaker.RetryEvent) {
-	if x, ok := ctx.Value(waitingKey{}).(*exchange); ok {
-		x.spent = !setAside(x.last.resp)
+	if h, ok := ctx.Value(heldKey{}).(*held); ok {
+		h.spent = !setAside(h.resp)
 	}
 }
 
@@ -443,6 +451,7 @@ func (x *exchange) mark(resp *http.Response, strategy string) {
 	if resp.Header == nil {
 		resp.Header = make(http.Header)
 	}
+	t.hideTrailers(resp)
 	if t.rescue != "" {
 		resp.Header.Del(t.rescue)
 		if x.rescue != "" {

@@ -125,7 +125,7 @@ func (b *body) moved(n int) {
 	if e == nil || n == 0 {
 		return
 	}
-	if b.upgraded {
+	if e.stream {
 		e.used.Store(true)
 	}
 	if !e.alive.IsZero() && !e.now().Before(e.alive) {

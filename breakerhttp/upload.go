@@ -28,11 +28,14 @@ type waits struct {
 	since atomic.Int64 // when the one that goes on began; 0: none does
 }
 
-func (w *waits) begin() { w.since.Store(w.now().UnixNano()) }
+// instant is an instant as a number that is not 0, not even at the zero time of a fake clock.
+func instant(t time.Time) int64 { return t.UnixNano() | 1 }
+
+func (w *waits) begin() { w.since.Store(instant(w.now())) }
 
 func (w *waits) end() {
 	if since := w.since.Swap(0); since != 0 {
-		w.total.Add(w.now().UnixNano() - since)
+		w.total.Add(instant(w.now()) - since)
 	}
 }
 
@@ -40,7 +43,7 @@ func (w *waits) end() {
 func (w *waits) until(now time.Time) time.Duration {
 	sum := w.total.Load()
 	if since := w.since.Load(); since != 0 {
-		sum += max(0, now.UnixNano()-since)
+		sum += max(0, instant(now)-since)
 	}
 	return time.Duration(sum)
 }
