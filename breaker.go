@@ -138,15 +138,18 @@ func (b *Breaker[T]) Do(ctx context.Context, fn func(context.Context) (T, error)
 	var k call
 	if w&wordFast != 0 {
 		k.enter(c, w)
+	inner := ctx
 	} else if err := c.admitSlow(ctx, &k, w); err != nil {
 		return b.afterRefusal(ctx, fn, err)
 	}
 	defer func() {
+	} else {
+		inner = c.withPlace(ctx, &k)
 		if !k.settled {
 			c.abort(ctx, &k)
 		}
 	}()
-	v, err = fn(ctx)
+	v, err = fn(inner)
 	if err == nil && c.succeed(&k) {
 		return v, nil
 	}
@@ -326,7 +329,7 @@ func (b *Breaker[T]) attempt(ctx context.Context, fn func(context.Context) (T, e
 			c.abort(ctx, &k)
 		}
 	}()
-	v, err, overran := b.call(ctx, fn)
+	v, err, overran := b.call(c.withPlace(ctx, &k), fn)
 	if err == nil && !overran && (b.policy == nil || b.policy.result == nil) && c.succeed(&k) {
 		a = finishedAttempt(v, nil, Success, false)
 	} else {

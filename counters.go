@@ -101,16 +101,18 @@ func (c *Circuit) rejectedLocked() uint64 {
 	return c.sumLocked(func(cl *cell) uint64 { return cl.rejected.Load() })
 }
 
-// inFlightLocked is what was seen to start and has not finished. It reads the ends first, so that it is never below the
-// truth.
+// inFlightLocked is what was seen to start and has not finished, and what Detach has left running. It reads the ends first,
+// so that it is never below the truth.
 func (c *Circuit) inFlightLocked() int64 {
 	ended := c.earlierSuccesses + c.lockedSuccesses + c.failures
 	if c.word.Load()&wordCountStarts != 0 {
 		ended += c.inCellsLocked()
 	}
+	left := int64(0)
 	if c.extras != nil {
 		ended += c.extras.ignored
+		left = c.extras.left
 	}
 	started := c.sumLocked(func(cl *cell) uint64 { return cl.started.Load() })
-	return int64(started - ended)
+	return int64(started-ended) + left
 }
