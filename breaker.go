@@ -19,6 +19,8 @@ type Breaker[T any] struct {
 type callPolicy[T any] struct {
 	view      bool // made by Over
 	direct    bool // the first attempt needs nothing but the circuit
+	recursive bool // a fallback asks a function, which may lead back to the breaker
+	failover  bool // a fallback asks another dependency
 	timeout   time.Duration
 	result    func(T, error) Outcome
 	retry     *retryPolicy
@@ -109,7 +111,7 @@ func (p *callPolicy[T]) bind(c *Circuit) Breaker[T] {
 // which go on as they were.
 func (b *Breaker[T]) Do(ctx context.Context, fn func(context.Context) (T, error)) (v T, err error) {
 	c := b.load()
-	if b.policy != nil && !b.policy.direct || fn == nil {
+	if p := b.policy; p != nil && (!p.direct || p.failover && c.failingOver(ctx)) || fn == nil {
 		r := b.try(ctx, fn, nil)
 		return r.Value, r.Err
 	}
@@ -136,15 +138,15 @@ func (b *Breaker[T]) Do(ctx context.Context, fn func(context.Context) (T, error)
 		}
 	}
 	var k call
+	inner := ctx
 	if w&wordFast != 0 {
 		k.enter(c, w)
-	inner := ctx
 	} else if err := c.admitSlow(ctx, &k, w); err != nil {
 		return b.afterRefusal(ctx, fn, err)
-	}
-	defer func() {
 	} else {
 		inner = c.withPlace(ctx, &k)
+	}
+	defer func() {
 		if !k.settled {
 			c.abort(ctx, &k)
 		}
@@ -177,8 +179,8 @@ func (b *Breaker[T]) Try(ctx context.Context, fn func(context.Context) (T, error
 }
 
 // DoOr is Do with an alternative of last resort: alt answers where the call was rejected or failed, and is told why. It
-// is not asked after a success, after an Ignored outcome, or after the caller's own cancel. If it fails too, the error
-// is both.
+// is not asked after a success, after an Answered or Ignored outcome, or after the caller's own cancel; after the caller's
+// deadline it is. If it fails too, the error is both.
 func (b *Breaker[T]) DoOr(ctx context.Context, fn func(context.Context) (T, error), alt func(context.Context, error) (T, error)) (T, error) {
 	b.load()
 	r := b.try(ctx, fn, alt)
@@ -253,6 +255,10 @@ func (b *Breaker[T]) try(ctx context.Context, fn func(context.Context) (T, error
 	if err := precheck(ctx, fn == nil); err != nil {
 		return Result[T]{Err: err}
 	}
+	if b.policy != nil && b.policy.failover && b.circuit.failingOver(ctx) {
+		err := b.circuit.failoverRejection()
+		return b.afterFirst(ctx, fn, alt, attempt[T]{err: err, outcome: Ignored, rescue: true}, retryLoop{})
+	}
 	var loop retryLoop
 	if b.policy != nil {
 		loop = b.policy.retry.begin(b.circuit.load().time)
@@ -273,7 +279,7 @@ func (b *Breaker[T]) afterFirst(ctx context.Context, fn func(context.Context) (T
 	if loop.p != nil {
 		b.retry(ctx, fn, &a, &r, &loop)
 	}
-	if a.rescue && ctx.Err() != context.Canceled && (alt != nil || b.policy != nil && len(b.policy.fallbacks) > 0) {
+	if a.rescue && !cancelled(ctx) && (alt != nil || b.policy != nil && len(b.policy.fallbacks) > 0) {
 		return b.rescue(ctx, r, alt)
 	}
 	return r
