@@ -41,9 +41,10 @@ func WithFallbackValue[T any](v T) Option {
 // circuit of the backup. The Rescue is "failover"; name tells failovers apart in errors. It is not asked once the caller's
 // context has ended, by its deadline or otherwise.
 //
-// Breakers may fail over to each other. One call asks each of their circuits once: a breaker with a failover whose own
-// failover leads back to its circuit, by this breaker or another view of the circuit, is not asked again. Its rejection,
-// an [*OpenError], says so. This goes by the context that f is given, so f must pass it on.
+// Breakers may fail over to each other. One call asks each of them once: while a failover of a circuit is under way, the
+// breaker, and any other view of the circuit that has a failover, rejects what comes back to it, with an [*OpenError] that
+// says so. A view without a failover ends the way round and is asked. This goes by the context that f is given, so f must
+// pass it on.
 func WithFailover[T any](name string, f func(context.Context) (T, error)) Option {
 	return fallbackOption("Failover", RescueFailover, asksDependency, name, f == nil, func(ctx context.Context, _ error) (T, error) {
 		v, err := f(ctx)
