@@ -19,13 +19,14 @@ type Breaker[T any] struct {
 type callPolicy[T any] struct {
 	view      bool // made by Over
 	direct    bool // the first attempt needs nothing but the circuit
-	recursive bool // a fallback asks a function, which may lead back to the breaker
-	failover  bool // a fallback asks another dependency
 	timeout   time.Duration
 	result    func(T, error) Outcome
 	retry     *retryPolicy
 	fallbacks []fallback[T]
 	lastGood  []*lastGood[T] // those of fallbacks that remember
+
+	recursive bool // a fallback asks a function, which may lead back to the breaker
+	failover  bool // a fallback asks another dependency
 }
 
 // Result is a call with what happened on the way.

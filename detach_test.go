@@ -46,36 +46,36 @@ func TestBR23_DetachKeepsItsPlace(t *testing.T) {
 	limit := breaker.WithMaxInFlight(2)
 	for name, build := range map[string]func(fn func(context.Context) (int, error)) (*breaker.Circuit, func(context.Context) error){
 		"Do": func(fn func(context.Context) (int, error)) (*breaker.Circuit, func(context.Context) error) {
-			b := breaker.Must(breaker.New[int]("b", limit, rfgFar))
+			b := breaker.Must(breaker.New[int]("b", limit, farAway))
 			return b.Circuit(), ask(b, breaker.Detach(time.Second, fn))
 		},
 		"Run": func(fn func(context.Context) (int, error)) (*breaker.Circuit, func(context.Context) error) {
-			c := breaker.Must(breaker.NewCircuit("c", limit, rfgFar))
+			c := breaker.Must(breaker.NewCircuit("c", limit, farAway))
 			return c, func(ctx context.Context) error {
 				return c.Run(ctx, func(ctx context.Context) error { _, err := breaker.Detach(time.Second, fn)(ctx); return err })
 			}
 		},
 		"with a timeout and a policy": func(fn func(context.Context) (int, error)) (*breaker.Circuit, func(context.Context) error) {
-			b := breaker.Must(breaker.New[int]("b", limit, rfgFar, breaker.WithTimeout(time.Second), breaker.WithFallback("f",
+			b := breaker.Must(breaker.New[int]("b", limit, farAway, breaker.WithTimeout(time.Second), breaker.WithFallback("f",
 				func(_ context.Context, cause error) (int, error) { return 0, cause })))
 			return b.Circuit(), ask(b, breaker.Detach(time.Hour, fn))
 		},
 		"in a group": func(fn func(context.Context) (int, error)) (*breaker.Circuit, func(context.Context) error) {
-			b := breaker.Must(breaker.NewGroup[int](limit, rfgFar)).Get("k")
+			b := breaker.Must(breaker.NewGroup[int](limit, farAway)).Get("k")
 			return b.Circuit(), ask(b, breaker.Detach(time.Second, fn))
 		},
 		"within a Detach": func(fn func(context.Context) (int, error)) (*breaker.Circuit, func(context.Context) error) {
-			b := breaker.Must(breaker.New[int]("b", limit, rfgFar))
+			b := breaker.Must(breaker.New[int]("b", limit, farAway))
 			return b.Circuit(), ask(b, breaker.Detach(time.Second, breaker.Detach(2*time.Second, fn)))
 		},
 		"within another circuit": func(fn func(context.Context) (int, error)) (*breaker.Circuit, func(context.Context) error) {
-			outer := breaker.Must(breaker.New[int]("outer", limit, rfgFar))
+			outer := breaker.Must(breaker.New[int]("outer", limit, farAway))
 			inner := breaker.Must(breaker.New[int]("inner", breaker.WithMaxInFlight(100), breaker.WithTimeout(time.Hour)))
 			return outer.Circuit(), ask(outer, inner.Wrap(breaker.Detach(time.Second, fn)))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, byDo, func(w *world) {
+			scene(t, func(w *stage) {
 				d := &deaf{}
 				c, call := build(d.call)
 				var refused atomic.Int64
@@ -123,7 +123,7 @@ func TestBR23_PlacesAreFreedHoweverTheFunctionEnds(t *testing.T) {
 	defer slog.SetDefault(log)
 	for name, end := range map[string]func(){"return": nil, "panic": func() { panic("late") }, "Goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, byDo, func(w *world) {
+			scene(t, func(w *stage) {
 				d := &deaf{end: end}
 				b := breaker.Must(breaker.New[int]("b", breaker.WithMaxInFlight(1)))
 				_, err := b.Do(w.Context(), breaker.Detach(time.Second, d.call))
@@ -137,20 +137,20 @@ func TestBR23_PlacesAreFreedHoweverTheFunctionEnds(t *testing.T) {
 			})
 		})
 		t.Run(name+" in time", func(t *testing.T) {
-			bubble(t, byDo, func(w *world) {
+			scene(t, func(w *stage) {
 				d := &deaf{end: end}
 				b := breaker.Must(breaker.New[int]("b", breaker.WithMaxInFlight(1)))
-				_ = panicOf(func() { _, _ = b.Do(w.Context(), breaker.Detach(time.Minute, d.call)) })
+				_ = recovered(func() { _, _ = b.Do(w.Context(), breaker.Detach(time.Minute, d.call)) })
 				require.Equal(w, 5*time.Second, w.elapsed())
 				require.Zero(w, b.Snapshot().InFlight)
 			})
 		})
 		t.Run(name+" as the caller goes", func(t *testing.T) { // either may be first
 			for range 50 {
-				bubble(t, byDo, func(w *world) {
+				scene(t, func(w *stage) {
 					d := &deaf{end: end}
 					b := breaker.Must(breaker.New[int]("b", breaker.WithMaxInFlight(1)))
-					_ = panicOf(func() { _, _ = b.Do(w.Context(), breaker.Detach(5*time.Second, d.call)) })
+					_ = recovered(func() { _, _ = b.Do(w.Context(), breaker.Detach(5*time.Second, d.call)) })
 					synctest.Wait()
 					require.Zero(w, b.Snapshot().InFlight)
 				})
@@ -171,7 +171,7 @@ func TestBR23_RetriesOfDetachedFunctions(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, byDo, func(w *world) {
+			scene(t, func(w *stage) {
 				d := &deaf{}
 				b := build(d)
 				fn := breaker.Detach(time.Second, d.call)
@@ -198,7 +198,7 @@ func TestBR23_RetriesOfDetachedFunctions(t *testing.T) {
 
 // Where there is no limit, nobody counts what was left behind.
 func TestDetachWithoutALimit(t *testing.T) {
-	bubble(t, byDo, func(w *world) {
+	scene(t, func(w *stage) {
 		b := breaker.Must(breaker.New[int]("b"))
 		_, err := b.Do(w.Context(), breaker.Detach(time.Second, (&deaf{}).call))
 		require.Equal(w, context.DeadlineExceeded, err)

@@ -60,7 +60,7 @@ func TestBR01_FailoverRings(t *testing.T) {
 	} {
 		for n := 1; n <= 3; n++ {
 			t.Run(fmt.Sprintf("%s, ring of %d", name, n), func(t *testing.T) {
-				guard(t, patience, func() {
+				scene(t, func(*stage) {
 					r := &ring{T: t, asked: make([]int, n)}
 					var all []*breaker.Breaker[int]
 					for i := range n {
@@ -68,7 +68,7 @@ func TestBR01_FailoverRings(t *testing.T) {
 						all, r.do = append(all, b), append(r.do, b.Do)
 					}
 					for round := range 2 { // a call after the first is one of its own
-						_, err := r.call(t.Context(), 0)
+						_, err := r.call(context.Background(), 0)
 						for i := range n {
 							require.Equal(t, round+1, r.asked[i], "dependency %d", i)
 							require.ErrorIs(t, err, r.err(i))
@@ -82,7 +82,7 @@ func TestBR01_FailoverRings(t *testing.T) {
 						for j := range r.asked {
 							r.asked[j] = 0
 						}
-						_, err := r.call(t.Context(), i)
+						_, err := r.call(context.Background(), i)
 						require.ErrorContains(t, err, fmt.Sprintf("circuit %q is not asked again", fmt.Sprint(i)))
 						for j := range n {
 							require.Equal(t, 1, r.asked[j])
@@ -95,32 +95,32 @@ func TestBR01_FailoverRings(t *testing.T) {
 }
 
 func TestBR01_RingsOfOtherKinds(t *testing.T) {
-	down := func(context.Context) (int, error) { return 0, errBoom }
+	down := func(context.Context) (int, error) { return 0, errDown }
 	t.Run("each circuit has its retries", func(t *testing.T) {
 		r := &ring{T: t, asked: make([]int, 2)}
 		for i := range 2 {
 			r.do = append(r.do, breaker.Must(breaker.New[int](fmt.Sprint(i), r.next(i, 2), breaker.WithRetry(breaker.MaxRetries(1), breaker.Constant(0)))).Do)
 		}
-		_, err := r.call(t.Context(), 0)
+		_, err := r.call(context.Background(), 0)
 		require.Error(t, err)
 		require.Equal(t, []int{2, 2}, r.asked)
 	})
 	t.Run("several views of one circuit", func(t *testing.T) {
 		asked := map[string]int{}
 		fn := func(name string) func(context.Context) (int, error) {
-			return func(context.Context) (int, error) { asked[name]++; return 0, errBoom }
+			return func(context.Context) (int, error) { asked[name]++; return 0, errDown }
 		}
 		var first, second, backup *breaker.Breaker[int]
 		first = breaker.Must(breaker.New[int]("a", breaker.WithFailover("b", func(ctx context.Context) (int, error) { return backup.Do(ctx, fn("b")) })))
 		second = breaker.Must(breaker.Over[int](first.Circuit(), breaker.WithFailover("c", func(ctx context.Context) (int, error) { return fn("c")(ctx) })))
 		backup = breaker.Must(breaker.New[int]("b", breaker.WithFailover("a", func(ctx context.Context) (int, error) { return second.Do(ctx, fn("a")) })))
-		_, err := first.Do(t.Context(), fn("a"))
+		_, err := first.Do(context.Background(), fn("a"))
 		require.ErrorContains(t, err, `circuit "a" is not asked again`)
 		require.Equal(t, map[string]int{"a": 1, "b": 1, "c": 1}, asked, "what another view fails over to is somebody else")
 	})
 	t.Run("the circuits of groups, kept or not", func(t *testing.T) {
 		for _, opts := range [][]breaker.Option{nil, {breaker.MaxKeys(1)}} {
-			guard(t, patience, func() {
+			scene(t, func(*stage) {
 				r := &ring{T: t, asked: make([]int, 2)}
 				for i := range 2 {
 					g := breaker.Must(breaker.NewGroup[int](append(opts, r.next(i, 2))...))
@@ -129,7 +129,7 @@ func TestBR01_RingsOfOtherKinds(t *testing.T) {
 						return g.Do(ctx, "k", fn)
 					})
 				}
-				_, err := r.call(t.Context(), 0)
+				_, err := r.call(context.Background(), 0)
 				require.ErrorContains(t, err, `circuit "k" is not asked again`)
 				require.Equal(t, []int{1, 1}, r.asked, "equal keys of two groups are two circuits")
 			})
@@ -141,7 +141,7 @@ func TestBR01_RingsOfOtherKinds(t *testing.T) {
 			b := breaker.Must(breaker.New[int](fmt.Sprint(i), r.next(i, 2), breaker.WithMode(breaker.ForcedOpen)))
 			r.do = append(r.do, b.Do)
 		}
-		_, err := r.call(t.Context(), 0)
+		_, err := r.call(context.Background(), 0)
 		require.Equal(t, breaker.Ignored, breaker.DefaultClassifier(err))
 		require.Equal(t, []int{0, 0}, r.asked)
 	})
@@ -168,8 +168,8 @@ func TestBR01_RingsOfOtherKinds(t *testing.T) {
 			require.Equal(t, 5, w)
 			return v, open
 		})))
-		_, err := b.Do(t.Context(), down)
-		require.ErrorIs(t, err, errBoom)
+		_, err := b.Do(context.Background(), down)
+		require.ErrorIs(t, err, errDown)
 		require.EqualValues(t, 1, b.Snapshot().Totals.Calls)
 	})
 	t.Run("a context that outlives the failover says nothing", func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestBR01_RingsOfOtherKinds(t *testing.T) {
 			kept = context.WithoutCancel(ctx)
 			panic("ends in any way")
 		})))
-		require.NotNil(t, panicOf(func() { _, _ = b.Do(t.Context(), down) }))
+		require.NotNil(t, recovered(func() { _, _ = b.Do(context.Background(), down) }))
 		v, err := b.Do(kept, func(context.Context) (int, error) { return 7, nil })
 		require.NoError(t, err)
 		require.Equal(t, 7, v)
@@ -188,41 +188,41 @@ func TestBR01_RingsOfOtherKinds(t *testing.T) {
 
 // A function of WithFallback may use the breaker again, for something else. Fallbacks do not go round all the same.
 func TestBR01_FallbackFunctionsMayUseTheirBreaker(t *testing.T) {
-	guard(t, patience, func() {
+	scene(t, func(*stage) {
 		asked, fallbacks := 0, 0
 		var b *breaker.Breaker[int]
 		fn := func(v int, err error) func(context.Context) (int, error) {
 			return func(context.Context) (int, error) { asked++; return v, err }
 		}
-		second := errBoom
+		second := errDown
 		b = breaker.Must(breaker.New[int]("a", breaker.WithFailureThreshold(100),
-			breaker.WithFailover("backup", func(context.Context) (int, error) { return 0, errClient }),
+			breaker.WithFailover("backup", func(context.Context) (int, error) { return 0, errOther }),
 			breaker.WithFallback("a smaller one", func(ctx context.Context, _ error) (int, error) {
 				fallbacks++
 				return b.Do(ctx, fn(5, second))
 			}), breaker.WithFallbackValue(-1)))
-		r := b.Try(t.Context(), fn(0, errBoom))
+		r := b.Try(context.Background(), fn(0, errDown))
 		require.Equal(t, breaker.Result[int]{Value: -1, Attempts: 1, Rescue: breaker.RescueValue}, r, "the value is of the outer call's fallbacks")
 		require.Equal(t, []int{2, 1}, []int{asked, fallbacks})
 		second = nil
-		r = b.Try(t.Context(), fn(0, errBoom))
+		r = b.Try(context.Background(), fn(0, errDown))
 		require.Equal(t, breaker.Result[int]{Value: 5, Attempts: 1, Rescue: "a smaller one"}, r)
 		require.Equal(t, []int{4, 2}, []int{asked, fallbacks})
 	})
 	t.Run("two that lead to each other", func(t *testing.T) {
-		guard(t, patience, func() {
+		scene(t, func(*stage) {
 			asked := []int{0, 0}
 			all := make([]*breaker.Breaker[int], 2)
 			fn := func(i int) func(context.Context) (int, error) {
-				return func(context.Context) (int, error) { asked[i]++; return 0, errBoom }
+				return func(context.Context) (int, error) { asked[i]++; return 0, errDown }
 			}
 			for i := range all {
 				all[i] = breaker.Must(breaker.New[int](fmt.Sprint(i), breaker.WithFallback("other", func(ctx context.Context, _ error) (int, error) {
 					return all[1-i].Do(ctx, fn(1-i))
 				})))
 			}
-			_, err := all[0].Do(t.Context(), fn(0))
-			require.ErrorIs(t, err, errBoom)
+			_, err := all[0].Do(context.Background(), fn(0))
+			require.ErrorIs(t, err, errDown)
 			require.Equal(t, []int{2, 1}, asked)
 		})
 	})
@@ -265,13 +265,13 @@ func TestNobodyIsCalledForACallerWhoHasGone(t *testing.T) {
 			},
 		} {
 			t.Run(name+" after a "+kind, func(t *testing.T) {
-				bubble(t, byDo, func(w *world) {
+				scene(t, func(w *stage) {
 					b := breaker.Must(breaker.New[int]("test", append([]breaker.Option{failover(t), breaker.WithRetry(breaker.MaxRetries(3), breaker.Constant(0))}, tc.opts...)...))
 					_, err := b.Do(w.Context(), func(context.Context) (int, error) { return 5, nil })
 					require.NoError(w, err)
 					ctx, ends := end(w.Context())
 					runs := 0
-					fn := func(context.Context) (int, error) { runs++; ends(); return 0, errBoom }
+					fn := func(context.Context) (int, error) { runs++; ends(); return 0, errDown }
 					v, err := b.DoOr(ctx, fn, tc.alt)
 					require.Equal(w, 1, runs)
 					totals := b.Snapshot().Totals
@@ -282,20 +282,20 @@ func TestNobodyIsCalledForACallerWhoHasGone(t *testing.T) {
 						require.EqualValues(w, 1, totals.Rescues[tc.want])
 						return
 					}
-					require.Equal(w, errBoom, err)
+					require.Equal(w, errDown, err)
 					require.Empty(w, totals.Rescues)
 				})
 			})
 		}
 	}
 	t.Run("a deadline during a failover", func(t *testing.T) {
-		bubble(t, byDo, func(w *world) {
+		scene(t, func(w *stage) {
 			b := breaker.Must(breaker.New[int]("test",
 				breaker.WithFailover("slow", func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() }),
 				failover(t), breaker.WithFallbackValue(5)))
 			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 			defer cancel()
-			r := b.Try(ctx, func(context.Context) (int, error) { return 0, errBoom })
+			r := b.Try(ctx, func(context.Context) (int, error) { return 0, errDown })
 			require.Equal(w, breaker.Result[int]{Value: 5, Attempts: 1, Rescue: breaker.RescueValue}, r)
 		})
 	})
@@ -316,19 +316,19 @@ func TestNoRetryWhenTheWaitAndTheContextEndTogether(t *testing.T) {
 	clk := jumpClock{clock.NewMock()}
 	policy := breaker.Must(breaker.NewRetryPolicy(append(opts, breaker.RetryClock(clk))...))
 	for range 100 { // which of two ends is seen first is random
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(context.Background())
 		b := breaker.Must(breaker.New[int]("test", breaker.WithClock(clk), breaker.WithRetry(opts...),
 			breaker.WithHooks(breaker.Hooks{Retry: func(context.Context, breaker.RetryEvent) { cancel() }})))
 		runs := 0
-		_, err := b.Do(ctx, func(context.Context) (int, error) { runs++; return 0, errBoom })
-		require.ErrorIs(t, err, errBoom)
+		_, err := b.Do(ctx, func(context.Context) (int, error) { runs++; return 0, errDown })
+		require.ErrorIs(t, err, errDown)
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, 1, runs)
 
 		runs = 0
-		ctx = &endsWhenAsked{Context: t.Context(), after: 2}
-		_, err = breaker.Retry(ctx, policy, func(context.Context) (int, error) { runs++; return 0, errBoom })
-		require.ErrorIs(t, err, errBoom)
+		ctx = &endsWhenAsked{Context: context.Background(), after: 2}
+		_, err = breaker.Retry(ctx, policy, func(context.Context) (int, error) { runs++; return 0, errDown })
+		require.ErrorIs(t, err, errDown)
 		require.Equal(t, 1, runs)
 	}
 }

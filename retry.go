@@ -427,6 +427,8 @@ type retryWindow struct {
 	total         uint64
 }
 
+const maxRetrySlices = 128
+
 type retrySlice struct {
 	last int64
 	n    uint64
@@ -454,7 +456,7 @@ func (w *retryWindow) add(now int64) {
 		w.slices[n-1].n++
 		return
 	}
-	if len(w.slices) == maxSlices {
+	if len(w.slices) == maxRetrySlices {
 		w.merge()
 	}
 	w.slices = append(w.slices, retrySlice{now, 1})

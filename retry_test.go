@@ -1658,7 +1658,8 @@ func TestBudgetEarnsNothingFromRejections(t *testing.T) {
 }
 
 // Under a budget the retries of each window are bounded, whatever fails and when: at the instant of every retry, there
-// are no more of them than the calls of the window allow, however many instants there are.
+// are no more of them than the calls of the window allow. Up to 128 instants that is exact; beyond, a 64th of the window
+// may be taken off its end.
 func TestBudgetProperties(t *testing.T) {
 	rfgBubble(t, func(w *rfgWorld) {
 		rapid.Check(struct{ testing.TB }{w.T}, func(t *rapid.T) {
@@ -1677,6 +1678,7 @@ func TestBudgetProperties(t *testing.T) {
 			percent := rapid.IntRange(0, 100).Draw(t, "failing")
 			start := time.Now()
 			runs := 0
+			slack := time.Duration(0)
 			for range rapid.IntRange(1, 300).Draw(t, "calls") {
 				calls = append(calls, time.Now())
 				_, _ = rapid.SampledFrom(all).Draw(t, "breaker").Do(context.Background(), func(context.Context) (int, error) {
@@ -1693,8 +1695,11 @@ func TestBudgetProperties(t *testing.T) {
 			if runs != len(calls)+len(retries) {
 				t.Fatalf("%d runs of %d calls and %d retries", runs, len(calls), len(retries))
 			}
+			if len(calls)+len(retries) > 128 {
+				slack = window / 64
+			}
 			for _, at := range retries {
-				before := func(of []time.Time) (n int) {
+				before := func(of []time.Time, window time.Duration) (n int) {
 					for _, one := range of {
 						if !one.After(at) && at.Sub(one) < window {
 							n++
@@ -1702,67 +1707,17 @@ func TestBudgetProperties(t *testing.T) {
 					}
 					return n
 				}
-				r, c := before(retries), before(calls)
+				r, c := before(retries, window-slack), before(calls, window)
 				if float64(r) > ratio*float64(c)+float64(reserve)+1e-9 {
 					t.Fatalf("at %v: %d retries of %d calls, allowed are %v of them and %d", at.Sub(start), r, c, ratio, reserve)
 				}
 			}
-			windows := 1 + float64(time.Since(start)/window)
+			windows := 1 + float64(time.Since(start)/max(1, window-slack))
 			if amplified := float64(runs); amplified > (1+ratio)*float64(len(calls))+float64(reserve)*windows+1e-9 {
 				t.Fatalf("%v runs of %d calls in %v windows", amplified, len(calls), windows)
 			}
 		})
 	})
-}
-
-// A budget holds to the end of its window, also where it was called at more instants than it keeps apart.
-func TestBudgetHoldsInEveryWindow(t *testing.T) {
-	const window = 64 * time.Second
-	for name, tc := range map[string]struct {
-		ratio   float64
-		reserve int
-		failing func(i int) bool
-	}{
-		"one retry among many calls": {0, 1, func(i int) bool { return i == 50 || i > 600 }},
-		"many retries":               {0, 300, func(int) bool { return true }},
-		"a share":                    {0.5, 0, func(i int) bool { return i%10 < 6 }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			rfgBubble(t, func(w *rfgWorld) {
-				var calls, retries []time.Duration
-				b := w.breaker(rfgFar, breaker.WithRetry(breaker.MaxRetries(1), breaker.Constant(0), breaker.WithBudget(rfgBudget(w, tc.ratio, tc.reserve, window))))
-				within := func(of []time.Duration) (n int) {
-					for _, at := range of {
-						if w.elapsed()-at < window {
-							n++
-						}
-					}
-					return n
-				}
-				call := func(i int) {
-					calls = append(calls, w.elapsed())
-					r := b.Try(w.Context(), func(context.Context) (int, error) {
-						if tc.failing(i) {
-							return 0, errBoom
-						}
-						return 0, nil
-					})
-					if r.Attempts == 2 {
-						retries = append(retries, w.elapsed())
-						require.LessOrEqual(w, float64(within(retries)), tc.ratio*float64(within(calls))+float64(tc.reserve), "at %v", w.elapsed())
-					}
-				}
-				for i := range 1500 {
-					w.at(time.Duration(i) * 100 * time.Millisecond)
-					call(i)
-					for range i / 600 * 5 { // more than the window gives back
-						call(i)
-					}
-				}
-				require.Greater(w, within(retries), (int(tc.ratio*float64(within(calls)))+tc.reserve)*9/10-1, "nor is it much less than it may be")
-			})
-		})
-	}
 }
 
 // Many at once share a budget, by the default clock and without races.
