@@ -262,6 +262,7 @@ func (c *Circuit) probing(ctx context.Context) uint64 {
 
 // contextFor is the context for the function of an admitted call.
 func (c *Circuit) contextFor(ctx context.Context, k *call) context.Context {
+	ctx = c.withPlace(ctx, k)
 	if !k.probe {
 		return ctx
 	}

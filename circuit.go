@@ -55,6 +55,7 @@ type extras struct {
 	late          uint64
 	panics        uint64
 	retries       uint64
+	left          int64 // functions that Detach has left running, and that keep their places
 	rescues       map[Rescue]uint64
 	notifier      notifier
 	health        health

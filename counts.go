@@ -60,18 +60,19 @@ func (c *Circuit) countsForUserLocked(s *settings, all []Counts) []Counts {
 	return all
 }
 
-// inFlightLocked is how many calls whose start was counted have not ended. It reads the ends before the starts: a call
+// inFlightLocked is how many calls whose start was counted have not ended, and how many functions Detach has left running. It reads the ends before the starts: a call
 // that starts or ends meanwhile can make the result too high, but never too low.
 func (c *Circuit) inFlightLocked() int64 {
-	ended := c.earlierSuccesses + c.lockedSuccesses + c.failures
+	ended, left := c.earlierSuccesses+c.lockedSuccesses+c.failures, int64(0)
 	if c.word.Load()&wordCountStarts != 0 {
 		ended += c.inCellsLocked()
 	}
 	if c.extras != nil {
 		ended += c.extras.ignored
+		left = c.extras.left
 	}
 	started := c.sumLocked(func(cl *cell) uint64 { return cl.started.Load() })
-	return int64(started - ended)
+	return int64(started-ended) + left
 }
 
 // liveCountsLocked is what a Snapshot shows as Counts: the ledger's counts where the circuit follows one; while closed,

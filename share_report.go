@@ -161,8 +161,11 @@ func (c *Circuit) addToTallyLocked(s *settings, e *event, slow bool) {
 	case slow:
 		t.slice(now).Slow++
 	}
-	if e.outcome == Failure || e.outcome == Success { // the others leave the run as it is, and so what its last failure asked for
-		sh.outbox.hint = e.hint // 0 for a success
+	switch {
+	case e.outcome == Ignored:
+	case e.outcome == Answered && t.run.failures > 0: // it leaves what the last failure asked for to the report of both
+	default:
+		sh.outbox.hint = e.hint // 0 but for a failure
 	}
 }
 

@@ -172,6 +172,7 @@ type shNode struct {
 func newShModel(t *rapid.T, n int, cfg mdlConfig) *shModel {
 	clk := newMdlClock()
 	m := &shModel{mdlModel: newMdlModel(t, clk, cfg)}
+	m.shared = true
 	if cfg.rule.kind != "consecutive" && cfg.rule.kind != "count" {
 		m.step = cfg.rule.last / 20
 	}
