@@ -56,7 +56,7 @@ func newSettings(d *draft, t *timeline) *settings {
 		s.onReject = s.onReject || h.Reject != nil
 	}
 	s.timed = s.onCall || s.trips.slow > 0
-	s.sampled = d.clock == nil && s.trips.grain > 0 && !s.timed && !s.trips.user
+	s.sampled = d.clock == nil && s.trips.grain > 0 && !s.timed
 	s.checked = d.health != nil && c.HealthCheck.Enabled
 	if d.store.store != nil {
 		s.sharing = newSharing(s, d)

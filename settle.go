@@ -77,7 +77,7 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	}
 	n := c.notifierLocked(&fx)
 	var asked []Counts
-	if s.trips.user && !fx.late && fx.moved == 0 && c.m.state == Closed && !c.storeDecidesLocked() {
+	if s.trips.asksUser(o, took) && !fx.late && fx.moved == 0 && c.m.state == Closed && !c.storeDecidesLocked() {
 		var few [2]Counts // declared here: other calls should not pay for clearing it
 		asked = c.countsForUserLocked(s, few[:0])
 	}
