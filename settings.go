@@ -30,8 +30,7 @@ type settings struct {
 // newSettings compiles a draft without faults.
 func newSettings(d *draft, t *timeline) *settings {
 	c := d.cfg
-	s := &settings{draft: *d, time: t, hintMax: c.OpenHint, classify: d.classifier, rand: d.rand}
-	s.draft.faults = nil
+	s := &settings{draft: d.kept(), time: t, hintMax: c.OpenHint, classify: d.classifier, rand: d.rand}
 	s.policy = policy{
 		successThreshold: uint32(c.SuccessThreshold),
 		probes:           c.HalfOpenProbes,
