@@ -64,7 +64,7 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	s = c.load() // Configure may have replaced it meanwhile
 	k.settled = true
 	if k.cell != nil && k.word&wordCountStarts == 0 {
-		c.cell.started.Add(1) // its end is counted here, so its start must be too
+		k.cell.started.Add(1) // its end is counted here, so its start must be too; in its own cell, not beside the word that all calls read
 	}
 	cause := c.recordLocked(s, &e, took, err)
 	var u urgency
@@ -104,10 +104,14 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 func (c *Circuit) recordLocked(s *settings, e *event, took time.Duration, err error) (cause error) {
 	current := e.pass.epoch == c.m.epoch
 	slow := s.trips.isSlow(took) && e.outcome != Ignored
+	var inCells uint64 // added up once: there are dozens of cells, some of them in other processors' caches
 	if current && c.m.state == Closed {
-		c.transferLocked(s, e.now)
+		inCells = c.inCellsLocked()
+		if c.memory != nil && len(c.memory.windows) > 0 {
+			c.transferCellsLocked(s, e.now, inCells, 0)
+		}
 		if e.outcome == Answered {
-			c.keepRunLocked(s)
+			c.keepRunLocked(s, inCells)
 		}
 	}
 	c.addTotalsLocked(e.outcome, slow, current)
@@ -124,7 +128,7 @@ func (c *Circuit) recordLocked(s *settings, e *event, took time.Duration, err er
 	case !current:
 		c.extrasLocked().late++
 	case c.m.state == Closed:
-		c.recordClosedLocked(s, e, took, err)
+		c.recordClosedLocked(s, e, took, err, inCells)
 		if s.sharing != nil {
 			c.addToTallyLocked(s, e, slow)
 		}
@@ -165,15 +169,15 @@ func (c *Circuit) addTotalsLocked(o Outcome, slow, current bool) {
 
 // recordClosedLocked adds an outcome of the closed state to the run of failures and to the windows, and asks the trip
 // policy. If that says to open, it closes the fast path and looks once more: a success that was counted meanwhile ends
-// the run before this failure.
-func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, err error) {
+// the run before this failure. Until then a success that is not among inCells counts as one after it.
+func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, err error, inCells uint64) {
 	now := max(c.m.now, e.now)
-	c.endRunLocked(s)
+	c.endRunAtLocked(s, inCells+c.lockedSuccesses)
 	if e.outcome == Failure {
 		if c.run < maxCount {
 			c.run++
 		}
-		c.runMark = c.successesLocked()
+		c.runMark = inCells + c.lockedSuccesses
 		c.setLastFailureLocked(err, now)
 	}
 	if c.memory != nil {
@@ -198,8 +202,8 @@ func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, 
 
 // keepRunLocked prepares for a success that does not end the present run of failures: it is counted as one that came before
 // the run.
-func (c *Circuit) keepRunLocked(s *settings) {
-	c.endRunLocked(s) // if another success has ended it
+func (c *Circuit) keepRunLocked(s *settings, inCells uint64) {
+	c.endRunAtLocked(s, inCells+c.lockedSuccesses) // if another success has ended it
 	if c.run > 0 {
 		c.runMark++
 	}
@@ -208,7 +212,14 @@ func (c *Circuit) keepRunLocked(s *settings) {
 // endRunLocked ends the run of failures if there was a success since the last failure. A success on the fast path leaves
 // the run alone; that there was one shows in the number of successes.
 func (c *Circuit) endRunLocked(s *settings) {
-	if c.run == 0 || c.runMark == c.successesLocked() {
+	if c.run > 0 {
+		c.endRunAtLocked(s, c.successesLocked())
+	}
+}
+
+// endRunAtLocked is endRunLocked for a caller that has added up the successes already.
+func (c *Circuit) endRunAtLocked(s *settings, successes uint64) {
+	if c.run == 0 || c.runMark == successes {
 		return
 	}
 	c.run = 0
