@@ -66,6 +66,10 @@ var gates = slices.Concat([]gate{
 	{must, key{policies.name, policiesRow}, one, 1.0 / 6, byHand},
 	{must, key{policies.name, policiesRow}, two, 1.0 / 6, byHand},
 	{must, key{anchors.name, deferCall}, allocs, 0, nil}, // with an allocation in it the anchor would excuse too much
+	{must, key{success.name, hookParts}, allocs, 0, nil}, // nor in the floors
+	{must, key{rejected.name, rejectParts}, allocs, 0, nil},
+	{must, key{probing.name, rejectParts}, allocs, 0, nil},
+	{must, key{cycle.name, cycleParts}, allocs, 0, nil},
 	{must, key{success.name, consecutive}, allocs, 0, nil},
 	{must, key{success.name, nInTime}, allocs, 0, nil},
 	{must, key{success.name, countWindow}, allocs, 0, nil},
