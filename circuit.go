@@ -83,7 +83,7 @@ func newCircuit(name string, d *draft) (*Circuit, error) {
 		return nil, err
 	}
 	c := &Circuit{name: name}
-	c.init(newSettings(d, newTimeline(d.clock)), d)
+	c.init(sharedSettings(d), d)
 	return c, nil
 }
 

@@ -61,7 +61,6 @@ func (c *Circuit) Configure(opts ...Option) error {
 	for {
 		old := c.load()
 		d := old.draft
-		d.snapshot = nil
 		d.take("Configure", scopeCircuit, opts)
 		if err := d.faults.err(); err != nil {
 			return err

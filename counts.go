@@ -11,8 +11,13 @@ func (c *Circuit) transferAsOfLocked(s *settings, now int64, fresh uint64) {
 	if c.memory == nil || len(c.memory.windows) == 0 {
 		return
 	}
+	c.transferCellsLocked(s, now, c.inCellsLocked(), fresh)
+}
+
+// transferCellsLocked is transferAsOfLocked for a caller that has added up the cells already.
+func (c *Circuit) transferCellsLocked(s *settings, now int64, inCells, fresh uint64) {
 	now = max(c.m.now, now)
-	n := c.inCellsLocked() - c.memory.transferred
+	n := inCells - c.memory.transferred
 	fresh = min(fresh, n)
 	c.memory.addSuccesses(c.memory.transferTime(s.trips, now), n-fresh)
 	c.memory.addSuccesses(now, fresh)

@@ -377,7 +377,7 @@ func (m *mdlModel) trips(outcome breaker.Outcome) bool {
 	}
 	switch {
 	case r.kind == "when":
-		return r.says(n)
+		return outcome == breaker.Failure && r.says(n)
 	case outcome == breaker.Ignored:
 		return false
 	case r.kind == "rate":
@@ -991,7 +991,7 @@ func TestModelTripWhenOfAnEndedStay(t *testing.T) {
 				end(c)
 				return true
 			}))))
-			breakertest.Guard(t, breakertest.Patience, func() { _ = c.Run(t.Context(), func(context.Context) error { return nil }) })
+			breakertest.Guard(t, breakertest.Patience, func() { _ = c.Run(t.Context(), func(context.Context) error { return errMdlDown }) })
 			want := map[string]breaker.State{"Trip": breaker.HalfOpen, "nothing": breaker.Open}[name]
 			if c.State() != want || asked != 1 {
 				t.Errorf("%v after %d questions, want %v", c.State(), asked, want)

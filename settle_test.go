@@ -427,7 +427,7 @@ func TestPanicsOfClassifierAndTripFunction(t *testing.T) {
 			r.Succeeds(1)
 			r.Fails(9)
 			r.Is(breaker.Closed)
-			require.Len(w, log.list(), 10)
+			require.Len(w, log.list(), 9)
 			require.Equal(w, slog.LevelError, log.list()[0].Level)
 			require.Contains(w, fmt.Sprint(attrs(log.list()[0])), "trip function")
 		})

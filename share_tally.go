@@ -120,3 +120,8 @@ func (b *StoreBatch) outcomes() (n uint64) {
 func (b *StoreBatch) countsForTrip() bool {
 	return slices.ContainsFunc(b.Slices, func(s StoreSlice) bool { return s.Successes > 0 || s.Failures > 0 })
 }
+
+// asksUser reports whether the TripWhen functions are asked after a report of the batch; see tripPolicy.asksUser.
+func (b *StoreBatch) asksUser() bool {
+	return slices.ContainsFunc(b.Slices, func(s StoreSlice) bool { return s.Failures > 0 || s.Slow > 0 })
+}

@@ -425,15 +425,67 @@ func TestVerdictOfAnEarlierTimeIsVoid(t *testing.T) {
 			r.Fails(1)
 			r.Is(breaker.Open)
 			require.Equal(w, []breaker.Counts{
-				{Successes: 1, ConsecutiveSuccesses: 1},
-				{Successes: 2, ConsecutiveSuccesses: 2},
 				{Successes: 2, Failures: 1, ConsecutiveFailures: 1},
-				{Successes: 2, Failures: 1, Ignored: 1, ConsecutiveFailures: 1},
 				{Successes: 1, Failures: 2, Ignored: 1, ConsecutiveFailures: 2},
 				{Failures: 3, Ignored: 1, ConsecutiveFailures: 3},
 			}, got)
 		})
 	})
+}
+
+// A TripWhen is asked after each failure and each slow call, and after nothing else.
+func TestTripWhenIsAskedAfterFailuresAndSlowCallsOnly(t *testing.T) {
+	for name, window := range map[string]breaker.Window{"LastCalls": breaker.LastCalls(100), "Last": breaker.Last(time.Minute)} {
+		t.Run(name, func(t *testing.T) {
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				var asked []breaker.Counts
+				ask := breaker.TripWhen(window, func(n breaker.Counts) bool { asked = append(asked, n); return false })
+				r := w.Circuit(breaker.WithTrip(ask, breaker.SlowCallRate(time.Second, 1, 100, window)),
+					breaker.WithIgnore(breakertest.ErrClient), breaker.WithAnswered(errMdlAnswered))
+				slow := func(err error) {
+					g := r.Gate()
+					w.Add(time.Second)
+					g.Finish(err)
+				}
+				r.Succeeds(3)
+				r.FailsWith(errMdlAnswered)
+				r.FailsWith(breakertest.ErrClient)
+				slow(breakertest.ErrClient)
+				require.Empty(w, asked)
+
+				r.Fails(1)
+				slow(nil)
+				slow(errMdlAnswered)
+				slow(breakertest.ErrBoom)
+				r.Succeeds(1)
+				require.Equal(w, []breaker.Counts{
+					{Successes: 4, Failures: 1, Ignored: 2, ConsecutiveFailures: 1},
+					{Successes: 5, Failures: 1, Ignored: 2, Slow: 1, ConsecutiveSuccesses: 1},
+					{Successes: 6, Failures: 1, Ignored: 2, Slow: 2, ConsecutiveSuccesses: 2},
+					{Successes: 6, Failures: 2, Ignored: 2, Slow: 3, ConsecutiveFailures: 1},
+				}, asked)
+			})
+		})
+	}
+}
+
+// Nothing but the failure that follows asks about successes that took no lock: it finds them all, whatever the window.
+func TestTripWhenSeesTheSuccessesThatItWasNotAskedAfter(t *testing.T) {
+	for name, window := range map[string]breaker.Window{"LastCalls": breaker.LastCalls(100_000), "Last": breaker.Last(time.Hour)} {
+		for _, n := range []int{1, 100, 5_000} { // enough for the sampling of the clock
+			t.Run(fmt.Sprintf("%s, %d", name, n), func(t *testing.T) {
+				var got breaker.Counts
+				c := breaker.Must(breaker.NewCircuit("counted", breaker.WithTrip(breaker.TripWhen(window, func(n breaker.Counts) bool { got = n; return true }))))
+				for range n {
+					_ = c.Run(t.Context(), func(context.Context) error { return nil })
+				}
+				require.Equal(t, breaker.Closed, c.State())
+				_ = c.Run(t.Context(), func(context.Context) error { return breakertest.ErrBoom })
+				require.Equal(t, breaker.Counts{Successes: uint64(n), Failures: 1, ConsecutiveFailures: 1}, got)
+				require.Equal(t, breaker.Open, c.State())
+			})
+		}
+	}
 }
 
 // K01.
