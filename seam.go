@@ -13,6 +13,7 @@ func init() {
 	seam.Decided = (*Circuit).decided
 	seam.Rescued = (*Circuit).rescued
 	seam.ReportStoreError = (*Circuit).reportStoreError
+	seam.Rejection = rejection
 	seam.CheckTwoStep = checkTwoStep
 	seam.TwoStep = twoStep
 	seam.Timeout = (*Breaker[struct{}]).attemptTimeout

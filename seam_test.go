@@ -22,6 +22,7 @@ var (
 	seamDecided      = seam.Decided.(func(*breaker.Circuit, context.Context, error) (breaker.Outcome, bool))
 	seamRescued      = seam.Rescued.(func(*breaker.Circuit, context.Context, breaker.RescueEvent))
 	seamReport       = seam.ReportStoreError.(func(*breaker.Circuit, error))
+	seamRejection    = seam.Rejection.(func(error) bool)
 	seamCheckTwoStep = seam.CheckTwoStep.(func(string, bool, ...breaker.Option) error)
 	seamTwoStep      = seam.TwoStep.(func(string) breaker.Option)
 	seamTimeout      = seam.Timeout.(func(*breaker.Breaker[struct{}]) time.Duration)
@@ -146,6 +147,17 @@ func TestSeamRescuedAndReported(t *testing.T) {
 	require.Equal(t, map[breaker.Rescue]uint64{breaker.RescueCache: 1}, c.Snapshot().Totals.Rescues, "those that helped")
 	seamReport(c, breakertest.ErrBoom)
 	require.Equal(t, []error{breakertest.ErrBoom}, told)
+}
+
+// Wrappers mean by a rejection what the default classifier means by it.
+func TestSeamRejection(t *testing.T) {
+	for err, want := range map[error]bool{
+		nil: false, breakertest.ErrBoom: false, breaker.ErrOpen: true, breaker.ErrTooManyInFlight: true,
+		errors.Join(breaker.ErrOpen, breaker.ErrTooManyInFlight): true, errors.Join(breaker.ErrOpen, breakertest.ErrBoom): false,
+	} {
+		require.Equal(t, want, seamRejection(err), "%v", err)
+		require.Equal(t, want, breaker.DefaultClassifier(err) == breaker.Ignored, "%v", err)
+	}
 }
 
 // What two-step use would pass over is named, and only by a wrapper that passes it over.

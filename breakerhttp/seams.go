@@ -14,6 +14,7 @@ var (
 	decided          = seam.Decided.(func(*breaker.Circuit, context.Context, error) (breaker.Outcome, bool))
 	rescued          = seam.Rescued.(func(*breaker.Circuit, context.Context, breaker.RescueEvent))
 	reportStoreError = seam.ReportStoreError.(func(*breaker.Circuit, error))
+	rejection        = seam.Rejection.(func(error) bool)
 
 	twoStep      = seam.TwoStep.(func(string) breaker.Option)
 	timeoutOf    = seam.Timeout.(func(*breaker.Breaker[struct{}]) time.Duration)

@@ -469,8 +469,3 @@ func (t *Transport) conclude(b *body, a *attempt, as *http.Request) {
 // hasBody reports whether there is anything to wait for: data, or only the end, which over HTTP/2 may come after the
 // headers whatever these say. net/http gives NoBody where neither comes.
 func hasBody(resp *http.Response) bool { return resp.Body != nil && resp.Body != http.NoBody }
-
-// rejection reports whether an error is a circuit's or limiter's refusal to call.
-func rejection(err error) bool {
-	return errors.Is(err, breaker.ErrOpen) || errors.Is(err, breaker.ErrTooManyInFlight)
-}

@@ -25,6 +25,10 @@ var (
 	// ReportStoreError tells the StoreError hooks of something behind the circuit that failed, and that no caller may
 	// suffer from.
 	ReportStoreError any // func(*breaker.Circuit, error)
+
+	// Rejection tells whether an error is a circuit's or limiter's refusal to call: one in which nothing has run. Of joined
+	// errors each must be one.
+	Rejection any // func(err error) bool
 )
 
 // Options that two-step use would pass over: WithResult, WithRetry and fallbacks, and a classifier where the wrapper does
