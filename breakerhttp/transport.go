@@ -232,7 +232,7 @@ func (t *Transport) once(req *http.Request) (*http.Response, error) {
 // acquire asks a circuit to admit b. What is held by the body of a caller who has gone is free: that is seen to before the
 // circuit is asked, so that a call which is admitted in the end counts no rejection.
 func (t *Transport) acquire(b *body, ctx context.Context, c *breaker.Circuit) error {
-	if !c.Undisturbed() && ctx.Err() == nil && full(c.Refusal()) {
+	if !undisturbed(c) && ctx.Err() == nil && full(c.Refusal()) {
 		t.waiting.look((*body).endNow)
 	}
 	return c.AcquireInto(ctx, &b.permit)
