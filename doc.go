@@ -56,6 +56,9 @@
 //
 //	fallback( retry( circuit( timeout( fn ))))
 //
+// A call that ends later than the function that begins it, such as a stream, is made in two steps: [Circuit.Acquire] and
+// [Permit.Done].
+//
 // Every method of every type may be called from any number of goroutines, and no function of yours runs under a lock.
 //
 // # Where the rest is told

@@ -3,8 +3,8 @@ package breaker
 import "context"
 
 // For wrappers: those who call a circuit in two steps, Acquire and Settle, because a call ends later than the function
-// that makes it returns, as an HTTP response ends with its body. These give such a call the meaning that it has in a
-// Breaker.
+// that makes it returns, as an HTTP response ends with its body. These, and Permit.Probe, give such a call the meaning that
+// it has in a Breaker. docs/recipes.md has a section on writing one.
 
 // AcquireInto is [Circuit.Acquire] for wrappers that keep the permit in a value of their own, and so allocate nothing. p must
 // be a zero Permit, and must not be copied afterwards. After an error it is still one.
