@@ -186,6 +186,7 @@ func (c *Circuit) restore(s *settings, snap *Snapshot, keepMode bool) {
 		err := errors.New(snap.LastFailure)
 		c.lastFailure = &lastFailure{err, min(now, at), err}
 	}
+	c.memory = c.memory.carry(&tripPolicy{}, s.trips, c.run, c.lastFailureAtLocked())
 	c.restoreTotals(snap.Totals)
 }
 

@@ -318,6 +318,19 @@ func TestARestoredClosedCircuitGoesOnWithItsRun(t *testing.T) {
 		cfgCall(d, 1, errCfgDown)
 		require.Equal(t, breaker.Open, d.State())
 	})
+	t.Run("under a failure window", func(t *testing.T) {
+		d := cfgReborn(t, c, clk, breaker.WithFailureWindow(time.Minute))
+		require.EqualValues(t, 2, d.Snapshot().ConsecutiveFailures)
+		require.NoError(t, cfgCall(cfgReborn(t, d, clk, breaker.WithFailureWindow(time.Minute)), 1, nil))
+		cfgCall(d, 1, errCfgDown)
+		require.Equal(t, breaker.Open, d.State())
+
+		later := cfgR0On(t, clk, breaker.WithFailureWindow(2*time.Second), breaker.WithSnapshot(c.Snapshot()))
+		clk.Add(time.Second)
+		require.Zero(t, later.Snapshot().ConsecutiveFailures, "it ages from the last failure on")
+		cfgCall(later, 2, errCfgDown)
+		require.Equal(t, breaker.Closed, later.State())
+	})
 	t.Run("what lay in a window is not restored", func(t *testing.T) {
 		policy := breaker.WithTrip(breaker.FailureRate(0.5, 4, breaker.Last(time.Minute)))
 		c := cfgR0On(t, clk, policy)
