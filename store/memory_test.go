@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 	"github.com/breakerkit/breaker/store"
 	"github.com/breakerkit/breaker/store/storetest"
 )
@@ -464,6 +465,30 @@ func TestNoGoroutines(t *testing.T) {
 	stop()
 	require.NoError(t, r.m.Close())
 	require.Zero(t, r.m.Len())
+}
+
+// BR-73. A circuit that was made in a bubble is dropped there without Close. When the collector finds it, from outside of the
+// bubble, nothing happens.
+func TestCircuitsOfABubbleMayBeDropped(t *testing.T) {
+	dropped := make(chan struct{}) // not the bubble's
+	breakertest.Guard(t, breakertest.Patience, func() {
+		synctest.Test(t, func(t *testing.T) {
+			m := store.NewMemory()
+			for i := range 10 {
+				c := breaker.Must(breaker.NewCircuit(fmt.Sprint("c", i), breaker.WithStore(m), breaker.WithFailureThreshold(1)))
+				_ = c.Run(t.Context(), func(context.Context) error { return breakertest.ErrBoom })
+			}
+			runtime.AddCleanup(m, func(dropped chan struct{}) { close(dropped) }, dropped)
+		})
+		for { // the Memory goes after its circuits have left it
+			select {
+			case <-dropped:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	})
 }
 
 // What a ledger costs. The figures are bounds, far enough off not to depend on the version of Go.
