@@ -786,12 +786,12 @@ func (m *mdlModel) check(t *rapid.T) {
 
 func (m *mdlModel) checkSnapshot(t *rapid.T, s breaker.Snapshot) {
 	want := breaker.Snapshot{Name: "model", State: m.visible(), Mode: m.mode, Epoch: m.epoch, Since: m.since,
-		InFlight: int64(len(m.out)), Counts: m.counts(), Totals: m.totals}
+		Openings: uint64(m.series), InFlight: int64(len(m.out)), Counts: m.counts(), Totals: m.totals}
 	switch {
 	case m.state == breaker.Open:
 		want.Until = m.until
 		if m.due() {
-			want.Since, want.Until = m.until, s.Until
+			want.Since, want.Until = m.until, time.Time{}
 		}
 	case m.state == breaker.HalfOpen:
 		want.Probes = int64(len(m.live()))

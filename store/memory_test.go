@@ -491,6 +491,39 @@ func TestCircuitsOfABubbleMayBeDropped(t *testing.T) {
 	})
 }
 
+// A clock that is set ahead by more than nanoseconds can tell is one more clock that was set.
+func TestClockSetFarAhead(t *testing.T) {
+	breakertest.Guard(t, breakertest.Patience, func() {
+		clk := clock.NewMock()
+		m := store.NewMemory(store.WithClock(clk))
+		made := func() *breaker.Circuit {
+			return breaker.Must(breaker.NewCircuit("c", breaker.WithStore(m), breaker.WithClock(clk), breaker.WithFailureWindow(time.Minute)))
+		}
+		a, b := made(), made()
+		fail := func(n int) {
+			for range n {
+				_ = a.Run(t.Context(), func(context.Context) error { return breakertest.ErrBoom })
+			}
+		}
+		fail(4)
+		for range 2 {
+			clk.Add(150 * 365 * 24 * time.Hour)
+		}
+		fail(4)
+		require.Equal(t, breaker.Closed, a.State(), "the first four are old")
+		fail(1)
+		for _, c := range []*breaker.Circuit{a, b} {
+			s := c.Snapshot()
+			require.Equal(t, breaker.Open, s.State)
+			require.Equal(t, 30*time.Second, s.Until.Sub(clk.Now()))
+		}
+		clk.Add(30 * time.Second)
+		require.Equal(t, breaker.HalfOpen, b.State())
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	})
+}
+
 // What a ledger costs. The figures are bounds, far enough off not to depend on the version of Go.
 func TestCost(t *testing.T) {
 	r := newRig(t)
