@@ -181,8 +181,11 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 	if c.lastFailure != nil && c.m.state != Closed {
 		e.Cause = c.lastFailure.cause
 	}
-	sh := &cachedRejection{err: e, refusal: r, expires: c.nextProbeLocked(), time: s.time, base: s.time.base}
-	sh.fast = s.time.clock == nil && !s.onReject && r != refusedForced
+	sh := &cachedRejection{err: e, refusal: r, expires: c.nextProbeLocked(), time: s.time}
+	if s.time.clock == nil {
+		sh.base = s.time.base
+		sh.fast = !s.onReject && r != refusedForced
+	}
 	if s.onReject {
 		sh.notify = s
 	}

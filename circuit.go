@@ -294,6 +294,15 @@ func (c *Circuit) setLastFailureLocked(err error, now int64) {
 	t.err, t.at, t.cause = err, now, err
 }
 
+// lastFailureAtLocked is when the last failure of the present run was. Where that is not known, it is the latest that it can
+// have been.
+func (c *Circuit) lastFailureAtLocked() int64 {
+	if c.lastFailure == nil || c.lastFailure.err == nil {
+		return c.m.now
+	}
+	return c.lastFailure.at
+}
+
 // transitionLocked is a move as the hooks are told of it.
 func (c *Circuit) transitionLocked(s *settings, mv *move, counts Counts, cause error) Transition {
 	wall := s.time.anchor()
