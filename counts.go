@@ -76,7 +76,7 @@ func (c *Circuit) inFlightLocked() int64 {
 		ended += c.extras.ignored
 	}
 	started := c.sumLocked(func(cl *cell) uint64 { return cl.started.Load() })
-	return int64(started - ended)
+	return int64(started + uint64(c.owedStarts) - ended)
 }
 
 // liveCountsLocked is what a Snapshot shows as Counts: the ledger's counts where the circuit follows one; while closed,
