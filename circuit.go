@@ -25,6 +25,7 @@ type Circuit struct {
 	evicted          bool   // its group has evicted it; see group_table.go
 	watched          bool   // InFlight has been asked for: from now on the starts of calls are always counted
 	untracked        bool   // the starts of calls on the fast path are not counted
+	owedStarts       uint32 // calls whose end is among failures or in extras, but whose start was not counted; see oweStartLocked
 	run              uint32 // consecutive failures; valid while successesLocked() == runMark
 	runMark          uint64 // this epoch's successes at its last failure
 	lockedSuccesses  uint64 // this epoch's successes that are not in the cells
