@@ -177,19 +177,27 @@ func WithHealthCheck(every time.Duration, check func(context.Context) error, opt
 				d.faults.add("HealthOption", "must not be nil")
 				continue
 			}
-			o(&d.cfg.HealthCheck)
+			o.applyHealth(&d.cfg.HealthCheck)
 		}
 	})
 }
 
 // A HealthOption configures a health check.
-type HealthOption func(*HealthCheck)
+type HealthOption interface{ applyHealth(*HealthCheck) }
+
+type healthOption func(*HealthCheck)
+
+func (o healthOption) applyHealth(h *HealthCheck) { o(h) }
 
 // HealthTimeout sets how long one check may take before its context ends. Default 5s.
-func HealthTimeout(t time.Duration) HealthOption { return func(h *HealthCheck) { h.Timeout = t } }
+func HealthTimeout(t time.Duration) HealthOption {
+	return healthOption(func(h *HealthCheck) { h.Timeout = t })
+}
 
 // HealthJitter delays the first check of an open period by a random time of up to max. Default 0.
-func HealthJitter(max time.Duration) HealthOption { return func(h *HealthCheck) { h.Jitter = max } }
+func HealthJitter(max time.Duration) HealthOption {
+	return healthOption(func(h *HealthCheck) { h.Jitter = max })
+}
 
 // WithClock gives the circuit a clock other than the time package's, such as a fake one for tests.
 func WithClock(c Clock) Option {
