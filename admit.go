@@ -267,8 +267,14 @@ func (c *Circuit) probing(ctx context.Context) uint64 {
 
 // contextFor is the context for the function of an admitted call.
 func (c *Circuit) contextFor(ctx context.Context, k *call) context.Context {
+	ctx = c.withPlace(ctx, k)
 	if !k.probe {
 		return ctx
 	}
-	return &probeContext{ctx, c, k.word >> wordEpoch}
+	p := c.probeContext(ctx, k)
+	return &p
+}
+
+func (c *Circuit) probeContext(ctx context.Context, k *call) probeContext {
+	return probeContext{ctx, c, k.word >> wordEpoch}
 }

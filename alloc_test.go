@@ -2,7 +2,9 @@ package breaker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strconv"
 	"testing"
@@ -201,7 +203,7 @@ func TestAllocsCycle(t *testing.T) {
 	}
 }
 
-// The circuits of a group share their configuration. All in, with the group's table, an idle one takes at most 384 bytes.
+// The circuits of a group share their configuration. All in, with the group's table, an idle one takes at most 299 bytes.
 func TestAllocsIdleSize(t *testing.T) {
 	if testenv.Race {
 		t.Skip("the race detector allocates")
@@ -220,11 +222,54 @@ func TestAllocsIdleSize(t *testing.T) {
 	runtime.KeepAlive(g)
 	runtime.KeepAlive(keys)
 	t.Logf("%.0f bytes a key, of them %d for the circuit and its breaker", size, breaker.IdleSize)
-	if size > 384 {
-		t.Errorf("%.0f bytes a key, want at most 384", size)
+	if size > 299 {
+		t.Errorf("%.0f bytes a key, want at most 299", size)
 	}
 	if breaker.IdleSize > 256 {
 		t.Errorf("circuit and breaker take %d bytes, want at most 256", breaker.IdleSize)
+	}
+}
+
+// A circuit of its own shares its configuration with those made with the same options. All in, with its breaker, an idle one
+// takes at most 400 bytes; a window adds its own memory.
+func TestAllocsIdleSizeOfItsOwn(t *testing.T) {
+	if testenv.Race {
+		t.Skip("the race detector allocates")
+	}
+	const n = 100_000
+	errGone := errors.New("gone")
+	log, hooks := slog.New(slog.DiscardHandler), breaker.Hooks{StateChange: func(breaker.Transition) {}}
+	for name, tc := range map[string]struct {
+		most float64
+		opts func() []breaker.Option
+	}{
+		"default": {400, func() []breaker.Option { return nil }},
+		"usual options": {400, func() []breaker.Option {
+			return []breaker.Option{
+				breaker.WithFailureThreshold(10), breaker.WithOpenTimeout(time.Minute), breaker.WithOpenBackoff(2, time.Hour, 0.5),
+				breaker.WithIgnore(errGone), breaker.WithLogger(log), breaker.WithHooks(hooks),
+			}
+		}},
+		"window of time": {512, func() []breaker.Option {
+			return []breaker.Option{breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(time.Minute)))}
+		}},
+		"window of calls": {512, func() []breaker.Option {
+			return []breaker.Option{breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.LastCalls(100)))}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kept := make([]*breaker.Breaker[int], n)
+			before := mdlHeap()
+			for i := range kept {
+				kept[i] = breaker.Must(breaker.New[int]("x", tc.opts()...))
+			}
+			size := float64(mdlHeap()-before) / n
+			runtime.KeepAlive(kept)
+			t.Logf("%.0f bytes", size)
+			if size > tc.most {
+				t.Errorf("%.0f bytes, want at most %.0f", size, tc.most)
+			}
+		})
 	}
 }
 

@@ -25,6 +25,9 @@ type callPolicy[T any] struct {
 	retry     *retryPolicy
 	fallbacks []fallback[T]
 	lastGood  []*lastGood[T] // those of fallbacks that are by WithLastGood
+
+	recursive bool // a fallback asks a function, which may lead back to the breaker
+	failover  bool // a fallback asks another dependency
 }
 
 // Result is the outcome of Try: the answer and how it came about.
@@ -110,7 +113,7 @@ func (p *callPolicy[T]) bind(c *Circuit) Breaker[T] {
 // goes on to the caller.
 func (b *Breaker[T]) Do(ctx context.Context, fn func(context.Context) (T, error)) (v T, err error) {
 	c := b.load()
-	if b.policy != nil && !b.policy.direct || fn == nil {
+	if p := b.policy; p != nil && (!p.direct || p.failover && c.failingOver(ctx)) || fn == nil {
 		r := b.try(ctx, fn, nil)
 		return r.Value, r.Err
 	}
@@ -178,8 +181,8 @@ func (b *Breaker[T]) Try(ctx context.Context, fn func(context.Context) (T, error
 }
 
 // DoOr is Do with a last fallback for this call: alt answers if the call was rejected or failed and no other fallback
-// has answered; it gets the error. It is not called after a success, after an Ignored outcome, or after the caller has
-// canceled. If alt fails too, the error wraps both.
+// has answered; it gets the error. It is not called after a success, after an Answered or Ignored outcome, or after the caller
+// has canceled; after the caller's deadline it is. If alt fails too, the error wraps both.
 func (b *Breaker[T]) DoOr(ctx context.Context, fn func(context.Context) (T, error), alt func(context.Context, error) (T, error)) (T, error) {
 	b.load()
 	r := b.try(ctx, fn, alt)
@@ -254,6 +257,10 @@ func (b *Breaker[T]) try(ctx context.Context, fn func(context.Context) (T, error
 	if err := precheck(ctx, fn == nil); err != nil {
 		return Result[T]{Err: err}
 	}
+	if b.policy != nil && b.policy.failover && b.circuit.failingOver(ctx) {
+		err := b.circuit.failoverRejection()
+		return b.afterFirst(ctx, fn, alt, attempt[T]{err: err, outcome: Ignored, rescue: true}, retryLoop{})
+	}
 	var loop retryLoop
 	if b.policy != nil {
 		loop = b.policy.retry.begin(b.circuit.load().time)
@@ -274,7 +281,7 @@ func (b *Breaker[T]) afterFirst(ctx context.Context, fn func(context.Context) (T
 	if loop.p != nil {
 		b.retry(ctx, fn, &a, &r, &loop)
 	}
-	if a.rescue && ctx.Err() != context.Canceled && (alt != nil || b.policy != nil && len(b.policy.fallbacks) > 0) {
+	if a.rescue && !cancelled(ctx) && (alt != nil || b.policy != nil && len(b.policy.fallbacks) > 0) {
 		return b.rescue(ctx, r, alt)
 	}
 	return r
@@ -308,7 +315,7 @@ func (b *Breaker[T]) retry(ctx context.Context, fn func(context.Context) (T, err
 		r.Err = also(r.Err, because)
 	case r.Attempts > 1 && a.outcome == Success && a.err == nil:
 		r.Rescue = RescueRetry
-		c.Rescued(ctx, RescueEvent{Kind: RescueRetry, Cause: last})
+		c.rescued(ctx, RescueEvent{Kind: RescueRetry, Cause: last})
 	}
 	r.Err = retried(r.Attempts, r.Err)
 }

@@ -22,6 +22,7 @@ type Circuit struct {
 	contention      atomic.Uint32 // how often two calls wanted the same counter at once
 
 	mu               sync.Mutex
+	evicted          bool   // its group has evicted it; see group_table.go
 	watched          bool   // InFlight has been asked for: from now on the starts of calls are always counted
 	untracked        bool   // the starts of calls on the fast path are not counted
 	run              uint32 // consecutive failures; valid while successesLocked() == runMark
@@ -54,6 +55,7 @@ type extras struct {
 	late          uint64
 	panics        uint64
 	retries       uint64
+	left          int64 // functions that Detach has left running, and that keep their places
 	rescues       map[Rescue]uint64
 	notifier      notifier
 	health        health
@@ -81,7 +83,7 @@ func newCircuit(name string, d *draft) (*Circuit, error) {
 		return nil, err
 	}
 	c := &Circuit{name: name}
-	c.init(newSettings(d, newTimeline(d.clock)), d)
+	c.init(sharedSettings(d), d)
 	return c, nil
 }
 
@@ -185,6 +187,9 @@ func (c *Circuit) stepLocked(s *settings, e *event, fx *effects, err error) {
 		c.cachedRejection.Store(nil)
 	}
 	c.publishLocked(s)
+	if m.epoch != epoch || m.mode != mode {
+		c.recallLocked(s)
+	}
 	if m.epoch != epoch { // publishLocked has moved the cells' successes into lockedSuccesses
 		c.earlierSuccesses += c.lockedSuccesses
 		c.lockedSuccesses = 0

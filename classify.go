@@ -3,12 +3,15 @@ package breaker
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 )
 
-// DefaultClassifier returns Success for nil, and Ignored for the rejection by another circuit or limiter (ErrOpen or
-// ErrTooManyInFlight anywhere in the chain), since the dependency was not called. Every other error is a Failure.
+// DefaultClassifier takes nil for Success, a rejection by an inner circuit or limiter for Ignored, since the dependency was
+// not asked, and everything else for Failure.
+//
+// A rejection has ErrOpen or ErrTooManyInFlight in its chain. Several errors joined into one (errors.Join, or more than one
+// %w) are a rejection only if each of them is: where a circuit opens amid its own retries, or a fallback fails after a
+// rejection, something has been called and has failed.
 func DefaultClassifier(err error) Outcome {
 	switch {
 	case err == nil:
@@ -53,8 +56,9 @@ func validOutcome(o Outcome) Outcome {
 	return o
 }
 
-// rejection reports whether an error is a circuit's or limiter's refusal to call. It is errors.Is for both targets at
-// once, which saves 5 ns for each failure.
+// rejection reports whether an error is a circuit's or limiter's refusal to call, so that nothing has run. It asks for both
+// targets at once and allocates nothing, which saves every failure 5 ns. Unlike with errors.Is, one rejection among joined
+// errors is not enough: the others are what did run.
 func rejection(err error) bool {
 	for err != nil {
 		if err == ErrOpen || err == ErrTooManyInFlight {
@@ -67,12 +71,27 @@ func rejection(err error) bool {
 		case interface{ Unwrap() error }:
 			err = e.Unwrap()
 		case interface{ Unwrap() []error }:
-			return slices.ContainsFunc(e.Unwrap(), rejection)
+			return allRejections(e.Unwrap())
 		default:
 			return false
 		}
 	}
 	return false
+}
+
+// allRejections reports whether there are errors, and each is a rejection. A nil among them says nothing.
+func allRejections(errs []error) bool {
+	found := false
+	for _, err := range errs {
+		if err == nil {
+			continue
+		}
+		if !rejection(err) {
+			return false
+		}
+		found = true
+	}
+	return found
 }
 
 // hint is how long a failure asks callers to wait (RetryAfter), within the limit of WithOpenHint.

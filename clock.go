@@ -17,8 +17,8 @@ type Clock interface {
 	After(time.Duration) <-chan time.Time
 }
 
-// timeline turns a clock's readings into nanoseconds since a base. Each configuration has a base of its own, since each
-// bubble of testing/synctest has its own time.
+// timeline turns a clock's readings into nanoseconds since a base. Configurations without a clock of their own share one
+// where they may: see current.
 type timeline struct {
 	clock Clock // nil: the time package
 
@@ -39,6 +39,13 @@ func newTimeline(clock Clock) *timeline {
 		return &timeline{base: time.Now()}
 	}
 	return &timeline{clock: clock, base: clock.Now()}
+}
+
+// current reports whether circuits made now may use t, which has no clock of its own. A bubble of testing/synctest has
+// another time than the program and than other bubbles: readings would be negative, or decades from the base.
+func (t *timeline) current() bool {
+	age := time.Since(t.base)
+	return age >= 0 && age < 365*24*time.Hour
 }
 
 func (t *timeline) now() int64 {

@@ -1068,6 +1068,61 @@ func TestReloadOfAnUnchangedModeKeepsSetMode(t *testing.T) {
 	require.Equal(t, breaker.Auto, mode())
 }
 
+// Circuits made with the same options share their configuration, if nothing in it differs: a function counts as the same only
+// if it is the same closure.
+func TestCircuitsMadeAlikeKeepApart(t *testing.T) {
+	t.Run("functions", func(t *testing.T) {
+		var all []*breaker.Circuit
+		for i := range 20 {
+			all = append(all, cfgCircuit(t, breaker.WithFailureThreshold(1), breaker.WithClassifier(func(error) breaker.Outcome {
+				return breaker.Outcome(i % 2) // Success or Failure
+			})))
+		}
+		for i, c := range all {
+			cfgCall(c, 1, errCfgDown)
+			require.Equal(t, i%2 == 1, c.State() == breaker.Open, i)
+		}
+	})
+	t.Run("hooks", func(t *testing.T) {
+		var heard [3]int
+		for i := range heard {
+			c := cfgCircuit(t, breaker.WithHooks(breaker.Hooks{StateChange: func(breaker.Transition) { heard[i]++ }}))
+			c.Trip(nil)
+		}
+		require.Equal(t, [3]int{1, 1, 1}, heard)
+	})
+	t.Run("numbers and lists", func(t *testing.T) {
+		for i := range 3 { // the second and third time round they may be shared
+			a := cfgCircuit(t, breaker.WithFailureThreshold(7))
+			b := cfgCircuit(t, breaker.WithFailureThreshold(8))
+			d := cfgCircuit(t, breaker.WithTrip(breaker.FailureCount(7, time.Minute)), breaker.WithIgnore(errCfgDown))
+			require.Equal(t, []int{7, 8}, []int{a.Config().FailureThreshold, b.Config().FailureThreshold}, i)
+			require.Len(t, d.Config().Trip, 1)
+			cfgCall(d, 10, errCfgDown)
+			require.Equal(t, breaker.Closed, d.State())
+		}
+	})
+	t.Run("Configure", func(t *testing.T) {
+		a, b := cfgCircuit(t), cfgCircuit(t)
+		require.NoError(t, a.Configure(breaker.WithFailureThreshold(1)))
+		require.Equal(t, breaker.DefaultConfig(), b.Config())
+		require.Equal(t, breaker.DefaultConfig(), cfgCircuit(t).Config())
+	})
+	t.Run("time of a bubble", func(t *testing.T) {
+		since := func(t *testing.T) {
+			require.WithinDuration(t, time.Now(), cfgCircuit(t).Snapshot().Since, time.Second)
+		}
+		for range 2 {
+			since(t)
+			synctest.Test(t, func(t *testing.T) {
+				since(t)
+				time.Sleep(time.Hour)
+				since(t)
+			})
+		}
+	})
+}
+
 func TestFuncsInForceStayUnderAConfig(t *testing.T) {
 	errSoft := errors.New("soft")
 	c := cfgCircuit(t, breaker.WithFailureThreshold(100),
@@ -1696,4 +1751,22 @@ func TestConfigureWhileCalling(t *testing.T) {
 		require.Equal(w, rejected.Load(), totals.Rejected)
 		r.Idle()
 	})
+}
+
+// BR-69: by default a probe keeps its slot at least as long as it may take.
+func TestTheLeaseIsByDefaultNoShorterThanTheTimeout(t *testing.T) {
+	lease := func(opts ...breaker.Option) time.Duration {
+		g, err := breaker.NewGroup[int](opts...)
+		require.NoError(t, err)
+		defer g.Close()
+		c := breaker.Must(breaker.New[int]("b", opts...)).Circuit().Config()
+		require.Equal(t, c.ProbeLease, g.Get("k").Circuit().Config().ProbeLease)
+		return c.ProbeLease
+	}
+	require.Equal(t, 30*time.Second, lease())
+	require.Equal(t, 30*time.Second, lease(breaker.WithTimeout(20*time.Second)))
+	require.Equal(t, 40*time.Second, lease(breaker.WithTimeout(40*time.Second)))
+	require.Equal(t, 15*time.Second, lease(breaker.WithOpenTimeout(15*time.Second)))
+	require.Equal(t, 20*time.Second, lease(breaker.WithTimeout(20*time.Second), breaker.WithOpenTimeout(15*time.Second)))
+	require.Equal(t, 5*time.Second, lease(breaker.WithTimeout(20*time.Second), breaker.WithProbeLease(5*time.Second)))
 }

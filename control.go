@@ -63,7 +63,6 @@ func (c *Circuit) Configure(opts ...Option) error {
 	for {
 		old := c.load()
 		d := old.draft
-		d.snapshot = nil
 		d.take("Configure", scopeCircuit, opts)
 		if err := d.faults.err(); err != nil {
 			return err
@@ -100,6 +99,7 @@ func (c *Circuit) swapSettings(old, s *settings) bool {
 	if mode := c.m.mode; s.draft.cfg.Mode != old.draft.cfg.Mode {
 		c.m.mode = s.draft.cfg.Mode
 		c.modeChangedLocked(s, mode)
+		c.recallLocked(s)
 	}
 	c.cachedRejection.Store(nil)
 	c.publishLocked(s)

@@ -11,8 +11,13 @@ func (c *Circuit) transferAsOfLocked(s *settings, now int64, fresh uint64) {
 	if c.memory == nil || len(c.memory.windows) == 0 {
 		return
 	}
+	c.transferCellsLocked(s, now, c.inCellsLocked(), fresh)
+}
+
+// transferCellsLocked is transferAsOfLocked for a caller that has added up the cells already.
+func (c *Circuit) transferCellsLocked(s *settings, now int64, inCells, fresh uint64) {
 	now = max(c.m.now, now)
-	n := c.inCellsLocked() - c.memory.transferred
+	n := inCells - c.memory.transferred
 	fresh = min(fresh, n)
 	c.memory.addSuccesses(c.memory.transferTime(s.trips, now), n-fresh)
 	c.memory.addSuccesses(now, fresh)
@@ -60,18 +65,19 @@ func (c *Circuit) countsForUserLocked(s *settings, all []Counts) []Counts {
 	return all
 }
 
-// inFlightLocked is how many calls whose start was counted have not ended. It reads the ends before the starts: a call
+// inFlightLocked is how many calls whose start was counted have not ended, and how many functions Detach has left running. It reads the ends before the starts: a call
 // that starts or ends meanwhile can make the result too high, but never too low.
 func (c *Circuit) inFlightLocked() int64 {
-	ended := c.earlierSuccesses + c.lockedSuccesses + c.failures
+	ended, left := c.earlierSuccesses+c.lockedSuccesses+c.failures, int64(0)
 	if c.word.Load()&wordCountStarts != 0 {
 		ended += c.inCellsLocked()
 	}
 	if c.extras != nil {
 		ended += c.extras.ignored
+		left = c.extras.left
 	}
 	started := c.sumLocked(func(cl *cell) uint64 { return cl.started.Load() })
-	return int64(started - ended)
+	return int64(started-ended) + left
 }
 
 // liveCountsLocked is what a Snapshot shows as Counts: the ledger's counts where the circuit follows one; while closed,

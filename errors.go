@@ -7,8 +7,9 @@ import (
 )
 
 var (
-	// ErrOpen matches (errors.Is) every rejection by a circuit: it is open or forced open, has no free probe slot, or
-	// admits only a part of the calls after closing (WithRamp). The error itself is an [*OpenError].
+	// ErrOpen is what every rejection by a circuit is (errors.Is): the circuit is open or forced open, has no probe slot
+	// left, or admits only a share of the calls after closing; or the call is one that its own failover makes
+	// ([WithFailover]). The error itself is an [*OpenError].
 	ErrOpen = errors.New("breaker: circuit is open")
 
 	// ErrTooManyProbes matches, besides ErrOpen, a rejection by a half-open circuit whose probe slots are all in use.
@@ -34,7 +35,7 @@ var (
 	errSlowCall = errors.New("breaker: slow call")
 )
 
-// OpenError is the error of a rejected call. It is shared by the rejected calls of one open period, so that rejecting
+// OpenError is the error of a rejected call. As a rule it is shared by the rejected calls of one open period, so that rejecting
 // allocates nothing: do not modify it.
 //
 // errors.Is(err, ErrOpen) holds for every OpenError; errors.Is(err, ErrTooManyProbes) for those met while all probe
@@ -44,19 +45,22 @@ var (
 // then too.
 type OpenError struct {
 	Circuit string    // the circuit's name
-	State   State     // the machine's state at the rejection: Open, HalfOpen, or Closed while a ramp is under way
+	State   State     // the machine's state at the rejection; Closed while a ramp is under way, or in a failover back to the circuit
 	Mode    Mode      // the mode at the rejection; ForcedOpen rejects whatever the state
-	Until   time.Time // when the next probe is due, as the clock was set at the rejection; zero when unknown (forced open)
+	Until   time.Time // when the next probe is due, as the clock was set at the rejection; zero when unknown (forced open, a failover back to the circuit)
 	Cause   error     // the failure that opened the circuit, nil in Closed; not unwrapped, it was another call's
 
-	probes bool      // every probe slot was taken
-	at     int64     // Until on the circuit's timeline; never if unknown
-	time   *timeline // nil for an OpenError made elsewhere
+	probes   bool      // every probe slot was taken
+	failover bool      // the circuit's own failover led back to it
+	at       int64     // Until on the circuit's timeline; never if unknown
+	time     *timeline // nil where Until is all
 }
 
 // Error names the circuit and why it rejects. It leaves out the text of Cause, which may hold data of another call.
 func (e *OpenError) Error() string {
 	switch {
+	case e.failover:
+		return fmt.Sprintf("breaker: circuit %q is not asked again: its own failover led back to it", e.Circuit)
 	case e.Mode == ForcedOpen:
 		return fmt.Sprintf("breaker: circuit %q is forced open", e.Circuit)
 	case e.probes:

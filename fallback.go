@@ -8,31 +8,45 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // Fallbacks are tried in the order in which they were given, until one answers: after a rejection, by this circuit or by
-// one inside fn, and after a Failure, once the retries have ended. They are not tried after a success, after any other
-// Ignored outcome, or after the caller's own cancel. Everything is settled before the first one runs: what it does never
-// counts against the circuit. If all fail, the error is the call's and theirs together.
+// one inside fn, and after a Failure, once the retries have ended. They are not tried after a success, after an Answered or
+// any other Ignored outcome, or after the caller's own cancel. After the caller's deadline they are, but for failovers: no
+// further dependency is called for a caller whose time is over. Everything is settled before the first one runs: what it
+// does never counts against the circuit. If all fail, the error is the call's and theirs together.
 
-// WithFallback adds a fallback. f gets the error that it is called for: the call's error, or [ErrUnacceptable]. name is
-// the Rescue that Result and the totals show.
+// WithFallback adds a fallback. f is told what it stands in for: the call's error, or [ErrUnacceptable]. name is the
+// Rescue that Result and the totals show. To ask another dependency, use [WithFailover].
+//
+// f runs after the caller's deadline, too, with the context that has ended. It may use the same breaker again, with the
+// context that it was given: by that the fallbacks of this breaker are known to be under way, and are not tried within
+// themselves.
 func WithFallback[T any](name string, f func(context.Context, error) (T, error)) Option {
-	return fallbackOption[T]("Fallback", Rescue(name), name, f == nil, f)
+	return fallbackOption[T]("Fallback", Rescue(name), asksFunction, name, f == nil, f)
 }
 
-// WithFallbackValue adds a fallback that answers with v. v must be assignable to the breaker's type.
+// WithFallbackValue adds a fallback that answers with v. v must be assignable to the breaker's type. Every caller gets v
+// itself, not a copy: what is behind a pointer, a slice or a map is shared by all of them, and must not be changed. Where
+// that is not enough, let a function make the value ([WithFallback]).
 func WithFallbackValue[T any](v T) Option {
 	return callOption("FallbackValue", func(d *draft) {
 		d.call.fallbacks = append(d.call.fallbacks, fallbackValue{reflect.ValueOf(&v).Elem()})
 	})
 }
 
-// WithFailover adds a fallback that calls another dependency: any function, for example backup.Wrap(fn), which goes
-// through the circuit of the backup. The Rescue is "failover"; name tells failovers apart in errors.
+// WithFailover adds a fallback that asks another dependency: any function, for example backup.Wrap(fn), which brings the
+// circuit of the backup. The Rescue is "failover"; name tells failovers apart in errors. It is not asked once the caller's
+// context has ended, by its deadline or otherwise.
+//
+// Breakers may fail over to each other. One call asks each of them once: while a failover of a circuit is under way, the
+// breaker, and any other view of the circuit that has a failover, rejects what comes back to it, with an [*OpenError] that
+// says so. A view without a failover ends the way round and is asked. This goes by the context that f is given, so f must
+// pass it on.
 func WithFailover[T any](name string, f func(context.Context) (T, error)) Option {
-	return fallbackOption("Failover", RescueFailover, name, f == nil, func(ctx context.Context, _ error) (T, error) {
+	return fallbackOption("Failover", RescueFailover, asksDependency, name, f == nil, func(ctx context.Context, _ error) (T, error) {
 		v, err := f(ctx)
 		if err != nil {
 			err = fmt.Errorf("failover %q: %w", name, err)
@@ -45,6 +59,9 @@ func WithFailover[T any](name string, f func(context.Context) (T, error)) Option
 // stored nor served. Failures and what fallbacks answered are never stored, and an answer whose call started earlier
 // never replaces one that started later. By default it keeps 1,024 keys (LastGoodSize) in memory; [LastGoodCache] keeps
 // them elsewhere.
+//
+// What is kept and handed out is the answer itself, not a copy: what is behind a pointer, a slice or a map is shared by the
+// caller that it was made for and all that are rescued with it, and none of them may change it. [LastGoodClone] copies.
 func WithLastGood[T any](ttl time.Duration, key func(ctx context.Context) string, opts ...LastGoodOption) Option {
 	return callOption("LastGood", func(d *draft) {
 		d.faults.positive("LastGood.TTL", ttl)
@@ -63,7 +80,11 @@ func WithLastGood[T any](ttl time.Duration, key func(ctx context.Context) string
 		if g.cache != nil && !ok {
 			d.faults.add("LastGoodCache", "must be a Cache of %v, got %T", reflect.TypeFor[T](), g.cache)
 		}
-		d.call.fallbacks = append(d.call.fallbacks, &lastGood[T]{ttl: ttl, key: key, size: g.size, cache: cache})
+		clone, ok := g.clone.(func(T) T)
+		if g.clone != nil && !ok {
+			d.faults.add("LastGoodClone", "must copy a %v, got %T", reflect.TypeFor[T](), g.clone)
+		}
+		d.call.fallbacks = append(d.call.fallbacks, &lastGood[T]{ttl: ttl, key: key, size: g.size, cache: cache, clone: clone})
 	})
 }
 
@@ -72,7 +93,8 @@ type LastGoodOption func(*lastGoodDraft, *faults)
 
 type lastGoodDraft struct {
 	size  int
-	cache any
+	cache any // a Cache[T]
+	clone any // a func(T) T
 }
 
 // LastGoodSize sets how many keys are kept in memory; the least recently used is dropped first. Default 1,024.
@@ -80,9 +102,9 @@ func LastGoodSize(n int) LastGoodOption {
 	return func(d *lastGoodDraft, f *faults) { f.between("LastGoodSize", n, 1, maxCount); d.size = n }
 }
 
-// LastGoodCache keeps the answers in c instead of in memory. A cache that is slow or fails does not delay a caller for
-// long: values are stored in the background, at most 16 at a time, and a lookup ends after 100ms. Its errors go to the
-// StoreError hook.
+// LastGoodCache keeps the answers in c instead of in memory. A cache that is slow or fails never holds up a caller: storing
+// goes on behind its back, and looking up is given 100ms, the wait for its turn included. At most 16 of each run at a time,
+// also where they do not come back. Its errors go to the StoreError hook.
 func LastGoodCache[T any](c Cache[T]) LastGoodOption {
 	return func(d *lastGoodDraft, f *faults) {
 		if isNil(c) {
@@ -90,6 +112,19 @@ func LastGoodCache[T any](c Cache[T]) LastGoodOption {
 			return
 		}
 		d.cache = c
+	}
+}
+
+// LastGoodClone copies answers: on keeping them, before Do returns, and for each caller that gets one. So callers may change
+// what they got. f must be safe for concurrent use, and must leave its argument as it is. Where f panics, the answer is not
+// kept, or not served, and the logger is told.
+func LastGoodClone[T any](f func(T) T) LastGoodOption {
+	return func(d *lastGoodDraft, faults *faults) {
+		if f == nil {
+			faults.add("LastGoodClone", "must not be nil")
+			return
+		}
+		d.clone = f
 	}
 }
 
@@ -105,14 +140,24 @@ type Cache[T any] interface {
 // fallback is one of a breaker's fallbacks.
 type fallback[T any] struct {
 	kind Rescue
-	// answer tries to answer. Without an answer and without an error, it does not apply to this call.
+	asks asks
+	// answer returns no answer and no error where it has nothing to say.
 	answer func(ctx context.Context, cause error) (v T, ok bool, err error)
 }
+
+// asks is whom a fallback asks.
+type asks uint8
+
+const (
+	asksNobody     asks = iota // it has the answer
+	asksFunction               // a function, which may do anything
+	asksDependency             // another dependency
+)
 
 // boundFallback is a fallback with the type that its option named.
 type boundFallback[T any] struct{ fallback[T] }
 
-func fallbackOption[T any](option string, kind Rescue, name string, isNil bool, f func(context.Context, error) (T, error)) Option {
+func fallbackOption[T any](option string, kind Rescue, asks asks, name string, isNil bool, f func(context.Context, error) (T, error)) Option {
 	return callOption(option, func(d *draft) {
 		if name == "" {
 			d.faults.add(option+".Name", `must not be empty, got ""`)
@@ -120,7 +165,7 @@ func fallbackOption[T any](option string, kind Rescue, name string, isNil bool, 
 		if isNil {
 			d.faults.add(option, "must not be nil")
 		}
-		d.call.fallbacks = append(d.call.fallbacks, boundFallback[T]{fallback[T]{kind, func(ctx context.Context, cause error) (T, bool, error) {
+		d.call.fallbacks = append(d.call.fallbacks, boundFallback[T]{fallback[T]{kind, asks, func(ctx context.Context, cause error) (T, bool, error) {
 			v, err := f(ctx, cause)
 			return v, err == nil, err
 		}}})
@@ -147,9 +192,11 @@ func bindFallbacks[T any](p *callPolicy[T], d *draft) {
 		switch f := f.(type) {
 		case boundFallback[T]:
 			p.fallbacks = append(p.fallbacks, f.fallback)
+			p.recursive = true
+			p.failover = p.failover || f.asks == asksDependency
 		case *lastGood[T]:
 			p.lastGood = append(p.lastGood, f)
-			p.fallbacks = append(p.fallbacks, fallback[T]{RescueCache, nil})
+			p.fallbacks = append(p.fallbacks, fallback[T]{kind: RescueCache})
 		case fallbackValue:
 			if got := f.value.Type(); !got.AssignableTo(want) {
 				d.faults.add("FallbackValue", "must be assignable to the breaker's type %v, got %v", want, got)
@@ -157,7 +204,7 @@ func bindFallbacks[T any](p *callPolicy[T], d *draft) {
 			}
 			var v T
 			reflect.ValueOf(&v).Elem().Set(f.value)
-			p.fallbacks = append(p.fallbacks, fallback[T]{RescueValue, func(context.Context, error) (T, bool, error) { return v, true, nil }})
+			p.fallbacks = append(p.fallbacks, fallback[T]{RescueValue, asksNobody, func(context.Context, error) (T, bool, error) { return v, true, nil }})
 		default:
 			other := f.(typed)
 			d.faults.add(other.option(), "must be of the breaker's type %v, got one of %v", want, other.typ())
@@ -172,20 +219,23 @@ func (b *Breaker[T]) rescue(ctx context.Context, r Result[T], alt func(context.C
 		cause = ErrUnacceptable
 	}
 	errs := []error{cause}
-	if b.policy != nil {
+	if b.policy != nil && !(b.policy.recursive && b.rescuing(ctx)) {
 		for i := range b.policy.fallbacks {
-			if ctx.Err() == context.Canceled { // while the one before was running
+			if cancelled(ctx) { // during the one before
 				break
 			}
 			f := &b.policy.fallbacks[i]
-			v, ok, err := f.answer(ctx, cause)
+			if f.asks == asksDependency && ctx.Err() != nil {
+				continue
+			}
+			v, ok, err := b.ask(ctx, f, cause)
 			if ok {
 				return b.rescued(ctx, r, f.kind, cause, v)
 			}
 			errs = b.notRescued(ctx, f.kind, errs, err)
 		}
 	}
-	if alt != nil && ctx.Err() != context.Canceled {
+	if alt != nil && !cancelled(ctx) {
 		v, err := alt(ctx, cause)
 		if err == nil {
 			return b.rescued(ctx, r, RescueAlt, cause, v)
@@ -198,9 +248,25 @@ func (b *Breaker[T]) rescue(ctx context.Context, r Result[T], alt func(context.C
 	return r
 }
 
+// cancelled reports whether the caller has gone. One whose deadline has passed still takes an answer.
+func cancelled(ctx context.Context) bool {
+	err := ctx.Err()
+	return err != nil && !errors.Is(err, context.DeadlineExceeded)
+}
+
+// ask asks a fallback.
+func (b *Breaker[T]) ask(ctx context.Context, f *fallback[T], cause error) (v T, ok bool, err error) {
+	if f.asks == asksNobody {
+		return f.answer(ctx, cause)
+	}
+	within := &rescueContext{Context: ctx, circuit: b.circuit, policy: b.policy, failover: f.asks == asksDependency}
+	defer within.ended.Store(true)
+	return f.answer(within, cause)
+}
+
 func (b *Breaker[T]) rescued(ctx context.Context, r Result[T], kind Rescue, cause error, v T) Result[T] {
 	r.Value, r.Err, r.Rescue = v, nil, kind
-	b.circuit.Rescued(ctx, RescueEvent{Kind: kind, Cause: cause})
+	b.circuit.rescued(ctx, RescueEvent{Kind: kind, Cause: cause})
 	return r
 }
 
@@ -209,8 +275,63 @@ func (b *Breaker[T]) notRescued(ctx context.Context, kind Rescue, errs []error, 
 	if err == nil {
 		return errs
 	}
-	b.circuit.Rescued(ctx, RescueEvent{Kind: kind, Cause: errs[0], Err: err})
+	b.circuit.rescued(ctx, RescueEvent{Kind: kind, Cause: errs[0], Err: err})
 	return append(errs, err)
+}
+
+// rescueContext is the context of a fallback's function. Functions that ask breakers may lead back to the one that asked
+// them; by the context they are known not to have ended. Without it, two breakers that fail over to each other would call
+// each other until the stack overflows, which ends the process.
+type rescueContext struct {
+	context.Context
+	circuit  *Circuit
+	policy   any // the *callPolicy[T] whose fallback it is
+	failover bool
+	ended    atomic.Bool // a context may outlive the function, with work that goes on later
+}
+
+type rescueKey struct{}
+
+func (r *rescueContext) Value(key any) any {
+	if key == (rescueKey{}) {
+		return r
+	}
+	return r.Context.Value(key)
+}
+
+// rescueOf returns the innermost fallback in which ctx is; nil outside of any.
+func rescueOf(ctx context.Context) *rescueContext {
+	r, _ := ctx.Value(rescueKey{}).(*rescueContext)
+	return r
+}
+
+// rescuing reports whether ctx is within a fallback of this very view.
+func (b *Breaker[T]) rescuing(ctx context.Context) bool {
+	for r := rescueOf(ctx); r != nil; r = rescueOf(r.Context) {
+		if r.circuit == b.circuit && r.policy == any(b.policy) && !r.ended.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// failingOver reports whether ctx is within a failover of the circuit, which then is not asked again.
+func (c *Circuit) failingOver(ctx context.Context) bool {
+	for r := rescueOf(ctx); r != nil; r = rescueOf(r.Context) {
+		if r.circuit == c && r.failover && !r.ended.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// failoverRejection is the rejection of a call to which the circuit's own failover has led. The circuit is not asked, and
+// counts nothing.
+func (c *Circuit) failoverRejection() error {
+	now := c.load().time.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &OpenError{Circuit: c.name, State: c.m.stateAt(now), Mode: c.m.mode, failover: true}
 }
 
 // lastGood is one WithLastGood of one view.
@@ -218,16 +339,19 @@ type lastGood[T any] struct {
 	ttl     time.Duration
 	key     func(context.Context) string
 	size    int
-	cache   Cache[T] // nil: memory
+	clone   func(T) T // nil: values are handed out as they are
+	cache   Cache[T]  // nil: memory
 	memory  *memCache[T]
 	circuit *Circuit
-	storing chan struct{} // a semaphore for the calls of cache.Set in progress
+	storing chan struct{} // a place for each Set of cache under way
+	looking chan struct{} // a place for each Get of cache under way
 }
 
 const (
 	cacheGetLimit = 100 * time.Millisecond
 	cacheSetLimit = 5 * time.Second
 	cacheSetters  = 16
+	cacheGetters  = 16
 )
 
 // withMemory is a copy of the policy for one breaker of c, with a memory of its own that goes by the circuit's clock.
@@ -256,6 +380,7 @@ func (g *lastGood[T]) attach(c *Circuit) {
 		return
 	}
 	g.storing = make(chan struct{}, cacheSetters)
+	g.looking = make(chan struct{}, cacheGetters)
 }
 
 // keep stores the answer of a call that started at started.
@@ -263,6 +388,12 @@ func (g *lastGood[T]) keep(ctx context.Context, v T, started int64) {
 	key := g.key(ctx)
 	if key == "" {
 		return
+	}
+	if g.clone != nil {
+		var ok bool
+		if v, ok = g.cloned(v); !ok {
+			return
+		}
 	}
 	if g.memory != nil {
 		g.memory.set(key, v, started, g.ttl)
@@ -287,17 +418,27 @@ func (g *lastGood[T]) store(ctx context.Context, key string, v T, started int64)
 	})
 }
 
-// answer looks the last good answer up.
-func (g *lastGood[T]) answer(ctx context.Context, _ error) (v T, ok bool, err error) {
+// cloned is a copy of v, unless the user's function does not return.
+func (g *lastGood[T]) cloned(v T) (copied T, ok bool) {
+	g.circuit.load().contain(g.circuit.name, "LastGoodClone", func() { copied, ok = g.clone(v), true })
+	return copied, ok
+}
+
+// answer looks the last good answer up. It is never an error not to have one.
+func (g *lastGood[T]) answer(ctx context.Context, _ error) (v T, ok bool, _ error) {
 	key := g.key(ctx)
 	if key == "" {
 		return v, false, nil
 	}
 	if g.memory != nil {
 		v, ok = g.memory.get(key)
-		return v, ok, nil
+	} else {
+		v, ok = g.lookUp(ctx, key)
 	}
-	return g.lookUp(ctx, key)
+	if ok && g.clone != nil {
+		v, ok = g.cloned(v)
+	}
+	return v, ok, nil
 }
 
 // found is what a cache returned.
@@ -308,27 +449,40 @@ type found[T any] struct {
 }
 
 // lookUp asks the cache, even for a caller whose deadline has passed: an answer is what it is still waiting for.
-func (g *lastGood[T]) lookUp(caller context.Context, key string) (v T, ok bool, _ error) {
+func (g *lastGood[T]) lookUp(caller context.Context, key string) (v T, ok bool) {
 	s := g.circuit.load()
 	ctx, cancel := s.time.withTimeout(context.WithoutCancel(caller), cacheGetLimit, context.DeadlineExceeded)
 	defer cancel()
+	f := g.get(ctx, s, key)
+	if f.err != nil {
+		s.hookStoreError(g.circuit.name, fmt.Errorf("breaker: last-good cache of %q: %w", g.circuit.name, f.err))
+		return v, false
+	}
+	return f.v, f.ok
+}
+
+// get asks the cache for as long as ctx lasts. A Get that does not come back keeps its place and its goroutine.
+func (g *lastGood[T]) get(ctx context.Context, s *settings, key string) found[T] {
+	select {
+	case g.looking <- struct{}{}:
+	case <-ctx.Done():
+		return found[T]{err: ctx.Err()}
+	}
 	said := make(chan found[T], 1)
 	go func() {
 		f := found[T]{err: errAbnormal}
-		defer func() { said <- f }()
+		defer func() {
+			<-g.looking
+			said <- f
+		}()
 		s.contain(g.circuit.name, "Cache.Get", func() { f.v, f.ok, f.err = g.cache.Get(ctx, key) })
 	}()
-	var f found[T]
 	select {
-	case f = <-said:
+	case f := <-said:
+		return f
 	case <-ctx.Done():
-		f.err = ctx.Err()
+		return found[T]{err: ctx.Err()}
 	}
-	if f.err != nil {
-		s.hookStoreError(g.circuit.name, fmt.Errorf("breaker: last-good cache of %q: %w", g.circuit.name, f.err))
-		return v, false, nil
-	}
-	return f.v, f.ok, nil
 }
 
 // memCache keeps a bounded number of values in memory; the least recently used is dropped first.

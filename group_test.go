@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -18,6 +18,7 @@ import (
 	"github.com/breakerkit/breaker"
 	"github.com/breakerkit/breaker/internal/breakertest"
 	"github.com/breakerkit/breaker/internal/testenv"
+	"github.com/breakerkit/breaker/store"
 )
 
 // group makes a group by the world's clock: 3 failures open a circuit for 10s, 1 success closes it.
@@ -93,13 +94,27 @@ func TestK32_OneLazilyMadeCircuitPerKey(t *testing.T) {
 		require.Same(w, got[0], b)
 		require.Equal(w, 2, g.Len())
 	})
-	t.Run("the empty key is a key", func(t *testing.T) {
+	// A key must not be empty, as a name must not: Do says so, and Get returns a circuit that works but is nobody's.
+	t.Run("the empty key is none", func(t *testing.T) {
 		breakertest.BothWaiting(t, func(w *breakertest.World) {
-			g := group(w)
-			require.Same(w, g.Get(""), g.Get(""))
-			failTimes(w, g.Get(""), 3)
+			var events breakertest.Events
+			g := group(w, events.Option(), breaker.WithStore(store.NewMemory()))
 			_, err := g.Do(w.Context(), "", answering(0, nil))
-			require.ErrorIs(w, err, breaker.ErrOpen)
+			require.EqualError(w, err, `breaker: Group: key must not be empty, got ""`)
+			_, err = g.Do(w.Context(), "", nil)
+			require.ErrorIs(w, err, breaker.ErrNilFunc)
+			require.Empty(w, events.StoreErrors(), "the caller has been told")
+
+			b := g.Get("")
+			require.Len(w, events.StoreErrors(), 1)
+			requireTexts(w, events.StoreErrors()[0], "key must not be empty")
+			failTimes(w, b, 3)
+			_, err = b.Do(w.Context(), answering(0, nil))
+			require.ErrorIs(w, err, breaker.ErrOpen, "it works")
+			require.Equal(w, breaker.Closed, g.Get("").State(), "but is not kept, nor in the store")
+			_, ok := g.Lookup("")
+			require.False(w, ok)
+			require.Zero(w, g.Len())
 		})
 	})
 	t.Run("odd keys", func(t *testing.T) {
@@ -613,6 +628,295 @@ func TestGroupOverflow(t *testing.T) {
 	})
 }
 
+// A hook that asks the group for the key that it is told of gets its circuit, and is told once.
+func TestGroupOverflowHookAsksForTheSameKey(t *testing.T) {
+	breakertest.Guard(t, breakertest.Patience, func() {
+		var g *breaker.Group[int]
+		var got []*breaker.Breaker[int]
+		end := func() {}
+		g = breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(1), breaker.WithHooks(breaker.Hooks{Overflow: func(key string) {
+			got = append(got, g.Get(key))
+			_, err := g.Do(context.Background(), key, answering(0, nil))
+			assert.NoError(t, err)
+			end()
+		}})))
+		g.Get("full").Circuit().Trip(nil)
+		b := g.Get("a")
+		require.Len(t, got, 1)
+		require.Same(t, b, got[0])
+		require.Same(t, b, g.Get("a"))
+		require.Len(t, got, 2, "asked for anew, it is told anew")
+		end = runtime.Goexit
+		breakertest.InGoroutine(func() { g.Get("a") })
+		end = func() { panic("hook") }
+		require.Same(t, b, g.Get("a"))
+		require.Len(t, got, 4, "however the one before ended")
+		require.EqualValues(t, 4, b.Snapshot().Totals.Successes)
+	})
+}
+
+// What PerKey and the hooks do while a circuit is being made harms nobody: asking for the same key, or for one whose maker
+// asks for this one, waits for nothing.
+func TestGroupAsksForAKeyThatIsBeingMade(t *testing.T) {
+	for name, opts := range map[string]func(inside func(key string)) []breaker.Option{
+		"PerKey": func(inside func(string)) []breaker.Option {
+			return []breaker.Option{breaker.PerKey(func(key string) []breaker.Option { inside(key); return nil })}
+		},
+		"PerKey, then a panic": func(inside func(string)) []breaker.Option {
+			return []breaker.Option{breaker.PerKey(func(key string) []breaker.Option { inside(key); panic("no options") })}
+		},
+		"StoreError of wrong options": func(inside func(string)) []breaker.Option {
+			return []breaker.Option{breaker.WithHooks(breaker.Hooks{StoreError: func(error) { inside("k") }}),
+				breaker.PerKey(func(string) []breaker.Option { return []breaker.Option{breaker.WithFailureThreshold(-1)} })}
+		},
+		"StoreError of a store": func(inside func(string)) []breaker.Option {
+			return []breaker.Option{breaker.WithHooks(breaker.Hooks{StoreError: func(error) { inside("k") }}), breaker.WithStore(awayStore{store.NewMemory()})}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			breakertest.Guard(t, breakertest.Patience, func() {
+				var g *breaker.Group[int]
+				var got []*breaker.Breaker[int]
+				g = breaker.Must(breaker.NewGroup[int](opts(func(key string) {
+					if len(got) > 0 {
+						return
+					}
+					got = append(got, g.Get(key))
+					failTimes(t, got[0], 5)
+					assert.Equal(t, breaker.Open, got[0].State(), "it works")
+					_, err := g.Do(context.Background(), key, answering(0, nil))
+					assert.NoError(t, err, "and is not kept")
+					assert.Zero(t, g.Len())
+					assert.NoError(t, g.Configure(breaker.WithOpenTimeout(time.Hour)))
+				})...))
+				b := g.Get("k")
+				require.Len(t, got, 1)
+				require.NotSame(t, b, got[0])
+				require.Equal(t, "k", got[0].Name())
+				require.Zero(t, b.Snapshot().Totals.Failures)
+				require.Same(t, b, g.Get("k"))
+				require.Equal(t, 1, g.Len())
+				require.Equal(t, time.Hour, b.Circuit().Config().OpenTimeout)
+				require.NoError(t, g.Close())
+			})
+		})
+	}
+	t.Run("each for the other's", func(t *testing.T) {
+		breakertest.Guard(t, breakertest.Patience, func() {
+			var g *breaker.Group[int]
+			var inside sync.WaitGroup
+			inside.Add(2)
+			other := map[string]string{"a": "b", "b": "a"}
+			g = breaker.Must(breaker.NewGroup[int](breaker.PerKey(func(key string) []breaker.Option {
+				inside.Done()
+				inside.Wait()
+				g.Get(other[key])
+				return nil
+			})))
+			var all sync.WaitGroup
+			for key := range other {
+				all.Go(func() { assert.Equal(t, key, g.Get(key).Name()) })
+			}
+			all.Wait()
+			require.Equal(t, []string{"a", "b"}, keysOf(g))
+		})
+	})
+	// Those who wait for a circuit whose maker's goroutine ends make it themselves.
+	t.Run("and ends its goroutine", func(t *testing.T) {
+		breakertest.Guard(t, breakertest.Patience, func() {
+			var asked atomic.Int64
+			entered, release := make(chan struct{}), make(chan struct{})
+			g := breaker.Must(breaker.NewGroup[int](breaker.PerKey(func(string) []breaker.Option {
+				if asked.Add(1) == 1 {
+					close(entered)
+					<-release
+					runtime.Goexit()
+				}
+				return []breaker.Option{breaker.WithFailureThreshold(9)}
+			})))
+			var all sync.WaitGroup
+			all.Go(func() { g.Get("k"); t.Error("it goes on") })
+			<-entered
+			got := make([]*breaker.Breaker[int], 8)
+			for i := range got {
+				all.Go(func() { got[i] = g.Get("k") })
+			}
+			close(release)
+			all.Wait()
+			for _, b := range got {
+				require.Same(t, got[0], b)
+			}
+			require.Equal(t, 9, got[0].Circuit().Config().FailureThreshold)
+			require.EqualValues(t, 2, asked.Load())
+		})
+	})
+}
+
+// awayStore is a store within the process that does not answer.
+type awayStore struct{ *store.Memory }
+
+func (awayStore) Read(_ context.Context, names []string) []breaker.StoreReply {
+	all := make([]breaker.StoreReply, len(names))
+	for i := range all {
+		all[i].Err = breakertest.ErrBoom
+	}
+	return all
+}
+
+// An option of the user's that Configure applies may use the group.
+func TestGroupConfigureRunsOptionsOutsideTheLock(t *testing.T) {
+	breakertest.Guard(t, breakertest.Patience, func() {
+		g := breaker.Must(breaker.NewGroup[int]())
+		g.Get("a")
+		require.NoError(t, g.Configure(breaker.WithHealthCheck(time.Second, func(context.Context) error { return nil },
+			func(*breaker.HealthCheck) { require.Equal(t, 1, g.Len()) })))
+		require.Equal(t, time.Second, g.Get("a").Circuit().Config().HealthCheck.Interval)
+	})
+}
+
+// A group that nobody holds is collected, with circuits that have gone and come back, and such that are still away.
+func TestGroupIsCollected(t *testing.T) {
+	breakertest.BothWaiting(t, func(w *breakertest.World) {
+		group, back, away := func() (weak.Pointer[breaker.Group[int]], weak.Pointer[breaker.Breaker[int]], weak.Pointer[breaker.Breaker[int]]) {
+			g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(1)))
+			back, away := g.Get("back"), g.Get("away")
+			require.Same(w, back, g.Get("back"))
+			_, ok := g.Lookup("away")
+			require.False(w, ok)
+			return weak.Make(g), weak.Make(back), weak.Make(away)
+		}()
+		for i := 0; group.Value() != nil && i < 5; i++ {
+			runtime.GC()
+		}
+		require.Nil(w, group.Value())
+		require.Nil(w, back.Value())
+		require.Nil(w, away.Value())
+	})
+}
+
+// A circuit that is forced after its eviction, and of which nobody keeps hold, comes back forced.
+func TestGroupForcedWhileAway(t *testing.T) {
+	for name, force := range map[string]func(*breaker.Circuit) breaker.Mode{
+		"forced open":   func(c *breaker.Circuit) breaker.Mode { c.SetMode(breaker.ForcedOpen); return breaker.ForcedOpen },
+		"forced closed": func(c *breaker.Circuit) breaker.Mode { c.SetMode(breaker.ForcedClosed); return breaker.ForcedClosed },
+		"shadow":        func(c *breaker.Circuit) breaker.Mode { c.SetMode(breaker.Shadow); return breaker.Shadow },
+		"configured": func(c *breaker.Circuit) breaker.Mode {
+			_ = c.Configure(breaker.WithMode(breaker.ForcedOpen))
+			return breaker.ForcedOpen
+		},
+		"opened": func(c *breaker.Circuit) breaker.Mode { c.Trip(nil); return breaker.Auto },
+	} {
+		t.Run(name, func(t *testing.T) {
+			breakertest.BothWaiting(t, func(w *breakertest.World) {
+				g := group(w, breaker.MaxKeys(2))
+				want := func() breaker.Mode {
+					held := g.Get("held")
+					evict(w, g, "held")
+					return force(held.Circuit())
+				}()
+				runtime.GC()
+				runtime.GC()
+				require.LessOrEqual(w, g.Len(), 2)
+				b, ok := g.Lookup("held")
+				require.True(w, ok)
+				require.Equal(w, want, b.Snapshot().Mode)
+				require.Equal(w, want == breaker.Auto, b.State() == breaker.Open)
+				require.Same(w, b, g.Get("held"))
+			})
+		})
+	}
+	// Where there is no room for it, the hook says so, and the next change tries again.
+	t.Run("without room", func(t *testing.T) {
+		breakertest.Guard(t, breakertest.Patience, func() {
+			over := make(chan string, 9)
+			g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(1), breaker.WithHooks(breaker.Hooks{Overflow: func(key string) { over <- key }})))
+			held := g.Get("held")
+			g.Get("full").Circuit().Trip(nil)
+			held.Circuit().Trip(nil)
+			_, ok := g.Lookup("held")
+			require.False(t, ok)
+			require.Equal(t, "held", <-over)
+			g.Get("full").Circuit().Reset()
+			held.Circuit().SetMode(breaker.Shadow)
+			got, ok := g.Lookup("held")
+			require.True(t, ok)
+			require.Same(t, held, got)
+			require.Empty(t, over)
+		})
+	})
+}
+
+// A hook that is told of a circuit that has come back in vain, while another key is asked for, keeps nobody from that key.
+func TestGroupOverflowHookEndsAnothersGoroutine(t *testing.T) {
+	breakertest.Guard(t, breakertest.Patience, func() {
+		ended := make(chan string, 9)
+		g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(1), breaker.WithHooks(breaker.Hooks{Overflow: func(key string) {
+			ended <- key
+			runtime.Goexit()
+		}})))
+		held := g.Get("held")
+		g.Get("full").Circuit().Trip(nil)
+		held.Circuit().Trip(nil)
+		breakertest.InGoroutine(func() { g.Get("new") })
+		require.Equal(t, "held", <-ended)
+		breakertest.InGoroutine(func() { g.Get("new") })
+		g.Get("full").Circuit().Reset()
+		require.Equal(t, "new", g.Get("new").Name())
+		require.Equal(t, []string{"new"}, keysOf(g))
+	})
+}
+
+// Where many ask for a key that is away at the same instant, and it opens as well, it comes back once.
+func TestGroupComesBackOnce(t *testing.T) {
+	breakertest.Guard(t, breakertest.Patience, func() {
+		for range 300 {
+			g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(2)))
+			held := g.Get("held")
+			evict(t, g, "held")
+			var all sync.WaitGroup
+			all.Go(func() { held.Circuit().Trip(nil); g.Lookup("held") })
+			for range 3 {
+				all.Go(func() { assert.Same(t, held, g.Get("held")) })
+			}
+			all.Wait()
+			require.Equal(t, 2, g.Len())
+			require.Len(t, keysOf(g), 2)
+			for i := range 64 { // which look into every chain of the table
+				g.Lookup(fmt.Sprint(i))
+			}
+		}
+	})
+}
+
+// Circuits are made while a store tells those of the same name in another group, which open.
+func TestGroupsOfOneStore(t *testing.T) {
+	breakertest.Guard(t, breakertest.Patience, func() {
+		shared := store.NewMemory()
+		group := func() *breaker.Group[int] {
+			return breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(16), breaker.WithFailureThreshold(1), breaker.WithSuccessThreshold(1),
+				breaker.WithHealthCheck(time.Millisecond, func(context.Context) error { return nil }), breaker.WithStore(shared)))
+		}
+		groups := []*breaker.Group[int]{group(), group()}
+		var all sync.WaitGroup
+		for _, g := range groups {
+			for worker := range 2 {
+				all.Go(func() {
+					for i := range 100 {
+						_, _ = g.Do(context.Background(), fmt.Sprint((i+worker)%40), answering(0, breakertest.ErrBoom))
+					}
+				})
+			}
+		}
+		all.Wait()
+		for _, g := range groups {
+			require.NoError(t, g.Close())
+			for _, b := range g.All() {
+				require.NoError(t, b.Close())
+			}
+		}
+	})
+}
+
 func TestGroupPerKey(t *testing.T) {
 	perKey := func(opts map[string][]breaker.Option) breaker.Option {
 		return breaker.PerKey(func(key string) []breaker.Option { return opts[key] })
@@ -808,128 +1112,6 @@ func TestGroupOptionsBelongToGroups(t *testing.T) {
 	requireTexts(t, errOf(breaker.NewGroup[int](breaker.MaxKeys(-1), breaker.IdleAfter(-2), breaker.PerKey(nil), breaker.WithFailureThreshold(0))),
 		"MaxKeys", "-1", "IdleAfter", "-2ns", "PerKey", "FailureThreshold")
 	require.NotNil(t, breakertest.PanicOf(func() { new(breaker.Group[int]).Get("a") }), "the zero value is of no use")
-}
-
-// All of a group's methods at once, with more keys than there is room for. An open circuit is never lost.
-func TestStressGroup(t *testing.T) {
-	breakertest.Guard(t, breakertest.Patience, func() {
-		const limit = 64
-		rounds := testenv.Size(800, 2000, 4000)
-		var over atomic.Int64
-		g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(limit), breaker.IdleAfter(time.Millisecond), breaker.WithFailureThreshold(3), breaker.WithOpenTimeout(time.Hour),
-			breaker.WithHooks(breaker.Hooks{Overflow: func(string) { over.Add(1) }}),
-			breaker.PerKey(func(key string) []breaker.Option {
-				if len(key)%2 == 0 {
-					return []breaker.Option{breaker.WithSuccessThreshold(3)}
-				}
-				return nil
-			})))
-		var open []*breaker.Breaker[int]
-		for i := range 8 {
-			b := g.Get(fmt.Sprint("open-", i))
-			b.Circuit().Trip(breakertest.ErrBoom)
-			open = append(open, b)
-		}
-		var all sync.WaitGroup
-		for range 8 {
-			all.Go(func() {
-				rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
-				for range rounds {
-					key := fmt.Sprint("key-", rng.IntN(300))
-					switch rng.IntN(20) {
-					case 0:
-						assert.LessOrEqual(t, g.Len(), limit)
-					case 1:
-						_, _ = g.Lookup(key)
-					case 2:
-						n := 0
-						for k, b := range g.All() {
-							n++
-							if !assert.Equal(t, k, b.Name()) {
-								return
-							}
-						}
-						assert.LessOrEqual(t, n, limit)
-					case 3:
-						assert.NoError(t, g.Configure(breaker.WithFailureThreshold(3+rng.IntN(3))))
-					case 4:
-						a, b := g.Get(key), g.Get(key)
-						assert.Same(t, a, b)
-					default:
-						v, err := g.Do(context.Background(), key, answering(7, nil))
-						assert.NoError(t, err)
-						assert.Equal(t, 7, v)
-					}
-				}
-			})
-		}
-		all.Wait()
-		for i, b := range open {
-			got, ok := g.Lookup(fmt.Sprint("open-", i))
-			require.True(t, ok)
-			require.Same(t, b, got)
-			require.Equal(t, breaker.Open, got.State())
-		}
-		require.Zero(t, over.Load(), "there was room to be had all the time")
-		require.LessOrEqual(t, g.Len(), limit)
-		require.Equal(t, len(keysOf(g)), g.Len())
-	})
-}
-
-// A million keys go through a group of a few thousand, and the open ones among them stay.
-func TestStressGroupOfManyKeys(t *testing.T) {
-	breakertest.Guard(t, 2*breakertest.Patience, func() {
-		keys, limit, opened := testenv.Size(30_000, 200_000, 1_000_000), 10_000, 1000
-		if testenv.Small() {
-			limit, opened = 1000, 100
-		}
-		g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(limit), breaker.WithFailureThreshold(1), breaker.WithOpenTimeout(time.Hour),
-			breaker.WithHooks(breaker.Hooks{Overflow: func(key string) { t.Error(key) }})))
-		ctx := context.Background()
-		for i := range keys {
-			err := breakertest.ErrBoom
-			if i%(keys/opened) != 0 {
-				err = nil
-			}
-			if _, got := g.Do(ctx, fmt.Sprint("host-", i, ".test"), answering(i, err)); got != err {
-				t.Fatal(got)
-			}
-		}
-		require.Equal(t, limit, g.Len())
-		for i := 0; i < keys; i += keys / opened {
-			b, ok := g.Lookup(fmt.Sprint("host-", i, ".test"))
-			if !ok || b.State() != breaker.Open {
-				t.Fatal(i, ok)
-			}
-		}
-	})
-}
-
-// Full of open circuits, or of circuits with failures, a group's lookups do not become a burden.
-func TestStressGroupThatIsFull(t *testing.T) {
-	if testenv.Small() {
-		t.Skip("it measures")
-	}
-	breakertest.Guard(t, breakertest.Patience, func() {
-		const limit, more = 10_000, 1000
-		for name, prepare := range map[string]func(*breaker.Breaker[int]){
-			"open":    func(b *breaker.Breaker[int]) { b.Circuit().Trip(nil) },
-			"failing": func(b *breaker.Breaker[int]) { _, _ = b.Do(context.Background(), answering(0, breakertest.ErrBoom)) },
-		} {
-			g := breaker.Must(breaker.NewGroup[int](breaker.MaxKeys(limit)))
-			for i := range limit {
-				prepare(g.Get(fmt.Sprint(i)))
-			}
-			start := time.Now()
-			for i := range more {
-				prepare(g.Get(fmt.Sprint("more-", i)))
-			}
-			took := time.Since(start) / more
-			t.Logf("%s: %v for a new key", name, took)
-			require.Less(t, took, 5*time.Millisecond, name)
-			require.Equal(t, limit, g.Len())
-		}
-	})
 }
 
 func TestAllocsGroup(t *testing.T) {

@@ -609,7 +609,7 @@ func TestJitterWhateverOpens(t *testing.T) {
 	}{
 		"filled by a success": {breaker.FailureRate(0.5, 4, breaker.LastCalls(10)), func(r *breakertest.Rig) { r.Fails(2); r.Succeeds(2) }},
 		"user's own": {breaker.TripWhen(breaker.LastCalls(10), func(c breaker.Counts) bool { return c.Successes == 2 }),
-			func(r *breakertest.Rig) { r.Succeeds(2) }},
+			func(r *breakertest.Rig) { r.Succeeds(2); r.Fails(1) }},
 		"slow": {breaker.SlowCallRate(time.Second, 0.5, 2, breaker.LastCalls(10)), func(r *breakertest.Rig) {
 			for range 2 {
 				g := r.Gate()

@@ -177,27 +177,19 @@ func WithHealthCheck(every time.Duration, check func(context.Context) error, opt
 				d.faults.add("HealthOption", "must not be nil")
 				continue
 			}
-			o.applyHealth(&d.cfg.HealthCheck)
+			o(&d.cfg.HealthCheck)
 		}
 	})
 }
 
 // A HealthOption configures a health check.
-type HealthOption interface{ applyHealth(*HealthCheck) }
-
-type healthOption func(*HealthCheck)
-
-func (o healthOption) applyHealth(h *HealthCheck) { o(h) }
+type HealthOption func(*HealthCheck)
 
 // HealthTimeout sets how long one check may take before its context ends. Default 5s.
-func HealthTimeout(t time.Duration) HealthOption {
-	return healthOption(func(h *HealthCheck) { h.Timeout = t })
-}
+func HealthTimeout(t time.Duration) HealthOption { return func(h *HealthCheck) { h.Timeout = t } }
 
 // HealthJitter delays the first check of an open period by a random time of up to max. Default 0.
-func HealthJitter(max time.Duration) HealthOption {
-	return healthOption(func(h *HealthCheck) { h.Jitter = max })
-}
+func HealthJitter(max time.Duration) HealthOption { return func(h *HealthCheck) { h.Jitter = max } }
 
 // WithClock gives the circuit a clock other than the time package's, such as a fake one for tests.
 func WithClock(c Clock) Option {
@@ -360,8 +352,8 @@ type draft struct {
 	hooks                        []Hooks
 	snapshot                     *Snapshot
 	health                       func(context.Context) error
-	healths                      int              // counts WithHealthCheck, to tell whether the check was replaced: functions cannot be compared
-	moved                        func(Transition) // how a Group hears of its circuits' transitions; nil outside of a group
+	healths                      int            // counts WithHealthCheck, to tell whether the check was replaced: functions cannot be compared
+	recall                       func(*Circuit) // tells its Group that an evicted circuit must be kept; nil outside of a group
 	call                         callDraft
 	group                        groupDraft
 	store                        sharingDraft

@@ -25,7 +25,29 @@ func (c *Circuit) Acquire(ctx context.Context) (*Permit, error) {
 	if err := c.admit(ctx, &k); err != nil {
 		return nil, err
 	}
-	return &Permit{circuit: c, ctx: ctx, call: k}, nil
+	if !k.probe {
+		return &Permit{circuit: c, ctx: ctx, call: k}, nil
+	}
+	p := &struct { // one allocation for both
+		Permit
+		probe probeContext
+	}{Permit{circuit: c, call: k}, c.probeContext(ctx, &k)}
+	p.ctx = &p.probe
+	return &p.Permit, nil
+}
+
+// AcquireInto is [Circuit.Acquire] for wrappers that keep the permit in a value of their own, and so allocate nothing. p must
+// be a zero Permit, and must not be copied afterwards. After an error it is still one.
+func (c *Circuit) AcquireInto(ctx context.Context, p *Permit) error {
+	c.load()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := c.admit(ctx, &p.call); err != nil {
+		return err
+	}
+	p.circuit, p.ctx = c, c.contextFor(ctx, &p.call)
+	return nil
 }
 
 // Done settles the call by its error, classified like the error of a function given to Run. On a nil Permit it does

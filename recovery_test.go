@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -285,20 +286,22 @@ func TestHungProbeDoesNotLockTheCircuit(t *testing.T) {
 				hung = append(hung, r.Gate())
 				r.Rejected()
 			}
-			for _, g := range hung[:9] {
-				g.Finish(breakertest.ErrBoom) // each is older than its lease
-				r.Is(breaker.HalfOpen)
-				r.Rejected()
+			hung[4].Finish(breakertest.ErrBoom) // older than its lease, but nothing better is known of the dependency
+			r.Is(breaker.Open)
+			require.Zero(w, r.C.Snapshot().Totals.Late, "its epoch was still the present one")
+			for _, g := range append(hung[:4], hung[5:]...) {
+				g.Finish(breakertest.ErrBoom)
 			}
-			require.Zero(w, r.C.Snapshot().Totals.Late, "their epoch is still the present one")
-			hung[9].Finish(nil)
+			require.EqualValues(w, 9, r.C.Snapshot().Totals.Late)
+			require.Equal(w, 10*time.Second, r.Rejected().RetryAfter(), "one opening, one period")
+			w.Add(10 * time.Second)
+			r.Succeeds(1)
 			r.Is(breaker.Closed)
 			r.Idle()
 		})
 	})
 	t.Run("a late end frees nobody else's slot", func(t *testing.T) {
 		for name, end := range map[string]func(*breakertest.Gate, context.CancelFunc){
-			"failure": func(g *breakertest.Gate, _ context.CancelFunc) { g.Finish(breakertest.ErrBoom) },
 			"ignored": func(g *breakertest.Gate, _ context.CancelFunc) { g.Finish(breakertest.ErrClient) },
 			"cancel":  func(g *breakertest.Gate, cancel context.CancelFunc) { cancel(); g.Finish(context.Canceled) },
 		} {
@@ -642,14 +645,16 @@ func TestProbeThatNeverReturnsDoesNotBlockRecovery(t *testing.T) {
 	t.Run("a settlement exactly at the end is late", func(t *testing.T) {
 		breakertest.Everywhere(t, func(w *breakertest.World) {
 			for end, want := range map[time.Duration]breaker.State{
-				30*time.Second - 1: breaker.Open,
+				30*time.Second - 1: breaker.Open, // on time, a failure decides whatever has succeeded meanwhile
 				30 * time.Second:   breaker.HalfOpen,
 			} {
 				w.Start = w.Now()
-				r := w.Circuit(breaker.WithSuccessThreshold(1))
+				r := w.Circuit(breaker.WithSuccessThreshold(3))
 				r.Trip()
 				w.At(30 * time.Second)
 				probe := r.Gate()
+				w.At(31 * time.Second)
+				r.Succeeds(1)
 				w.At(30*time.Second + end)
 				probe.Finish(breakertest.ErrBoom)
 				r.Is(want)
@@ -893,4 +898,143 @@ func TestFailedProbeReopensThoughTheWindowIsEmpty(t *testing.T) {
 		r.Succeeds(1)
 		r.Is(breaker.Closed)
 	})
+}
+
+// A probe's failure counts in its half-open epoch, however late it comes, unless a probe that was admitted later has succeeded.
+func TestLateFailureCountsInItsEpoch(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before bool // another probe that was admitted before the late one succeeds
+		same   bool // another that was admitted at the same instant does
+		after  bool // another that was admitted later does
+		want   breaker.State
+	}{
+		"alone":                                   {want: breaker.Open},
+		"an earlier probe has succeeded":          {before: true, want: breaker.Open},
+		"one of the same instant has succeeded":   {same: true, want: breaker.Open},
+		"a later probe has succeeded":             {after: true, want: breaker.HalfOpen},
+		"an earlier and a later one did":          {before: true, after: true, want: breaker.HalfOpen},
+		"one of the same instant and a later did": {same: true, after: true, want: breaker.HalfOpen},
+	} {
+		t.Run(name, func(t *testing.T) {
+			breakertest.Everywhere(t, func(w *breakertest.World) {
+				r := w.R0(breaker.WithHalfOpenProbes(3), breaker.WithSuccessThreshold(4))
+				r.Trip()
+				w.At(10 * time.Second)
+				if tt.before {
+					r.Succeeds(1)
+				}
+				w.At(11 * time.Second)
+				late := r.Gate()
+				if tt.same {
+					r.Succeeds(1)
+				}
+				if tt.after {
+					w.At(12 * time.Second)
+					r.Succeeds(1)
+				}
+				w.At(21 * time.Second) // its lease has ended
+				late.Finish(breakertest.ErrBoom)
+				r.Is(tt.want)
+				r.Idle()
+			})
+		})
+	}
+}
+
+// BR-69: whatever deadline callers have, a dependency that hangs has the circuit open for most of the time.
+func TestADependencyThatHangsHasItOpen(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		deadline time.Duration // of the callers
+		opts     []breaker.Option
+		least    time.Duration // open within the hour
+	}{
+		{"deadlines of 5s", 5 * time.Second, nil, 3070 * time.Second},
+		{"deadlines of 29s", 29 * time.Second, nil, 1800 * time.Second},
+		{"deadlines of 31s", 31 * time.Second, nil, 1740 * time.Second},
+		{"deadlines of 60s", time.Minute, nil, 1140 * time.Second},
+		{"deadlines of 600s", 10 * time.Minute, nil, 120 * time.Second},
+		{"a timeout of 40s, one probe, a growing period", time.Hour, []breaker.Option{breaker.WithTimeout(40 * time.Second),
+			breaker.WithHalfOpenProbes(1), breaker.WithOpenBackoff(2, 10*time.Minute, 0)}, 3000 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				openings := 0
+				var openSince time.Time
+				open := time.Duration(0)
+				b := breaker.Must(breaker.New[int]("b", append(tt.opts, breaker.WithHooks(breaker.Hooks{StateChange: func(tr breaker.Transition) {
+					if tr.To == breaker.Open {
+						openings++
+						openSince = tr.At
+					}
+					if tr.From == breaker.Open {
+						open += tr.At.Sub(openSince)
+					}
+				}}))...))
+				hang := func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() }
+				start := time.Now()
+				var calls sync.WaitGroup
+				for time.Since(start) < time.Hour {
+					calls.Go(func() {
+						ctx, cancel := context.WithTimeout(t.Context(), tt.deadline)
+						defer cancel()
+						_, _ = b.Do(ctx, hang)
+					})
+					time.Sleep(time.Second)
+				}
+				if b.State() == breaker.Open {
+					open += time.Since(openSince)
+				}
+				t.Logf("%d openings, open for %v of 1h, %d calls hung", openings, open, b.Snapshot().Totals.Calls+uint64(b.Snapshot().InFlight))
+				require.GreaterOrEqual(t, open, tt.least)
+				require.Greater(t, openings, 1)
+				calls.Wait()
+			})
+		})
+	}
+}
+
+// BR-46: what a probe's function calls through the same circuit is part of the probe.
+func TestACallWithinAProbePassesWithIt(t *testing.T) {
+	for _, way := range breakertest.EveryWay {
+		t.Run(way.Name, func(t *testing.T) {
+			breakertest.Bubble(t, way, func(w *breakertest.World) {
+				r := w.R0(breaker.WithSuccessThreshold(1))
+				nested := func(ends error) error {
+					return r.C.Run(w.Context(), func(ctx context.Context) error {
+						for range 3 { // its rejection would be remembered
+							if err := r.C.Run(ctx, func(context.Context) error { return ends }); errors.Is(err, breaker.ErrOpen) {
+								return err
+							}
+						}
+						return nil
+					})
+				}
+				r.Trip()
+				w.At(10 * time.Second)
+				require.NoError(w, nested(breakertest.ErrBoom), "a nested failure decides nothing")
+				r.Is(breaker.Closed)
+				n := r.C.Snapshot().Totals
+				require.Zero(w, n.Rejected)
+				require.EqualValues(w, 3+3, n.Failures, "but it is counted")
+				r.Idle()
+
+				r.C.Trip(nil)
+				w.Add(10 * time.Second)
+				require.ErrorIs(w, r.C.Run(w.Context(), func(ctx context.Context) error {
+					require.NoError(w, r.C.Run(ctx, func(context.Context) error { return nil }), "a nested success closes nothing")
+					require.Equal(w, breaker.HalfOpen, r.C.State())
+					require.ErrorIs(w, r.C.Run(w.Context(), func(context.Context) error { return nil }), breaker.ErrTooManyProbes, "another's call takes no part")
+					r.C.SetMode(breaker.ForcedOpen)
+					require.ErrorIs(w, r.C.Run(ctx, func(context.Context) error { return nil }), breaker.ErrOpen)
+					r.C.SetMode(breaker.Auto)
+					r.C.Trip(nil) // this stay is over
+					require.ErrorIs(w, r.C.Run(ctx, func(context.Context) error { return nil }), breaker.ErrOpen)
+					return breakertest.ErrBoom
+				}), breakertest.ErrBoom)
+				r.Is(breaker.Open)
+				r.Idle()
+			})
+		})
+	}
 }

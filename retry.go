@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,8 +63,9 @@ func NoJitter() RetryOption {
 	return retryOption(func(d *retryDraft) { d.p.jitter, d.p.full = 0, false })
 }
 
-// RetryIf sets a function that decides for each failed attempt whether there is another one. It can only prevent one: an
-// Ignored outcome, a rejection and the caller's cancel are never retried. Default: every Failure is retried.
+// RetryIf is asked about each failed attempt whether it is worth another one. It can only say no: outcomes that are Ignored
+// or Answered and rejections are never retried, and nothing is after the caller's context has ended. Default: every Failure
+// is retried.
 func RetryIf(f func(error) bool) RetryOption {
 	return retryOption(func(d *retryDraft) {
 		if f == nil {
@@ -117,9 +119,10 @@ func RetryRand(f func() float64) RetryOption {
 	})
 }
 
-// WithRetry repeats a failed call, at most [MaxRetries] times. Each attempt passes the circuit and is counted; when the
-// circuit opens, the retries end without a wait. A wait that cannot end before the context's deadline is not begun, and
-// a cancel ends one at once. After more than one attempt the error is a [*RetryError].
+// WithRetry repeats a failed call, as often as [MaxRetries] says. Each attempt passes the circuit and counts singly; a
+// circuit that opens ends the retries without a wait, and the error is both the failure and the rejection (errors.Is). A
+// wait that cannot end before the context's deadline is not begun, and the end of the context ends one at once: no attempt
+// follows it. After more than one attempt the error is a [*RetryError].
 func WithRetry(opts ...RetryOption) Option {
 	return callOption("Retry", func(d *draft) {
 		r := newRetryDraft(opts)
@@ -149,9 +152,10 @@ func NewRetryPolicy(opts ...RetryOption) (RetryPolicy, error) {
 	return RetryPolicy{&r.p}, nil
 }
 
-// Retry calls fn until it succeeds or the policy ends. Every error is retried but those that [DefaultClassifier]
-// ignores and the caller's cancel. It does not use a circuit: put it around a Breaker's Do, whose rejections it does
-// not retry, or use WithRetry, which ends as soon as the circuit opens.
+// Retry calls fn until it succeeds or the policy ends. Every error is retried but those that [DefaultClassifier] ignores,
+// for as long as ctx lasts. It knows no circuit; put it around a Breaker's Do, whose rejections it does not retry, or use
+// WithRetry, which ends as soon as the circuit opens. A Do whose circuit opened amid retries of its own has failed, and is
+// retried when the circuit is due for a probe, if [RetryAfterCap] allows that long a wait.
 func Retry[T any](ctx context.Context, policy RetryPolicy, fn func(context.Context) (T, error)) (v T, err error) {
 	if err := precheck(ctx, fn == nil); err != nil {
 		return v, err
@@ -337,7 +341,9 @@ func (l *retryLoop) again(ctx context.Context, c *Circuit, n int, err error) (ag
 	if c != nil {
 		c.load().hookRetry(ctx, RetryEvent{Name: c.name, Attempt: n, Wait: wait, Err: err})
 	}
-	err = l.time.sleep(ctx, wait)
+	if err = l.time.sleep(ctx, wait); err == nil {
+		err = ctx.Err() // both may have ended at once
+	}
 	return err == nil, err
 }
 
@@ -349,15 +355,18 @@ type Budget struct {
 	reserve uint64
 	length  time.Duration
 
-	mu     sync.Mutex
-	used   bool
-	base   time.Time // of the first reading
-	last   int64
-	window *window.Time // calls as successes, retries as failures
+	mu    sync.Mutex
+	used  bool
+	base  time.Time // of the first reading
+	last  int64
+	calls *window.Time // as successes; nil for the zero value
+	spent retryWindow
 }
 
-// NewBudget makes a budget: in any period of the given length, retries <= ratio*calls + reserve. ratio is 0 or more,
-// reserve not negative, length above 0. Finagle's default is a ratio of 0.2 and 10 retries a second in reserve.
+// NewBudget makes a budget: at every retry, the period of the given length that ends with it has retries <= ratio*calls +
+// reserve. Up to 128 instants of calls, and as many of retries, that is exact. Beyond, calls may count for up to 1/64 of the
+// length less and retries for up to 1/64 longer, so that the bound holds all the same. ratio is 0 or more, reserve not
+// negative, length above 0. Finagle's default is a ratio of 0.2 and 10 retries a second in reserve.
 func NewBudget(ratio float64, reserve int, length time.Duration) (*Budget, error) {
 	var f faults
 	if !(ratio >= 0) || math.IsInf(ratio, 1) {
@@ -368,15 +377,15 @@ func NewBudget(ratio float64, reserve int, length time.Duration) (*Budget, error
 	if err := f.err(); err != nil {
 		return nil, err
 	}
-	return &Budget{ratio: ratio, reserve: uint64(reserve), length: length, window: window.NewTime(length)}, nil
+	return &Budget{ratio: ratio, reserve: uint64(reserve), length: length, calls: window.NewTime(length), spent: newRetryWindow(length)}, nil
 }
 
 // call counts one call.
 func (b *Budget) call(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.window != nil {
-		b.window.Add(b.sinceLocked(now), window.Success, false)
+	if b.calls != nil {
+		b.calls.Add(b.sinceLocked(now), window.Success, false)
 	}
 }
 
@@ -384,16 +393,16 @@ func (b *Budget) call(now time.Time) {
 func (b *Budget) retry(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.window == nil {
+	if b.calls == nil {
 		return false
 	}
 	at := b.sinceLocked(now)
-	s := b.window.Sums(at)
-	earned := math.Round(b.ratio*float64(s.OK)*ppm) / ppm // 0.29 of 100 calls is 29, not 28.999999999999996
-	if float64(s.Failed)+1 > earned+float64(b.reserve) {
+	calls := b.calls.Sums(at).OK
+	earned := math.Round(b.ratio*float64(calls)*ppm) / ppm // 0.29 of 100 calls is 29, not 28.999999999999996
+	if float64(b.spent.count(at))+1 > earned+float64(b.reserve) {
 		return false
 	}
-	b.window.Add(at, window.Failure, false)
+	b.spent.add(at)
 	return true
 }
 
@@ -410,4 +419,61 @@ func (b *Budget) sinceLocked(now time.Time) int64 {
 	}
 	b.last = max(b.last, at)
 	return b.last
+}
+
+// retryWindow counts the retries of a window of time. Every instant gets a slice of its own while there is room; then those
+// within the same 64th of the window are merged. A slice is as old as its youngest retry, unlike one of a timeWindow: a
+// retry that were forgotten too early would be allowed twice.
+type retryWindow struct {
+	length, grain int64
+	slices        []retrySlice // oldest first
+	total         uint64
+}
+
+const maxRetrySlices = 128
+
+type retrySlice struct {
+	last int64
+	n    uint64
+}
+
+func newRetryWindow(d time.Duration) retryWindow {
+	return retryWindow{length: int64(d), grain: int64(d-1)/64 + 1}
+}
+
+// count is how many retries the window that ends at now holds. now never falls.
+func (w *retryWindow) count(now int64) uint64 {
+	gone := 0
+	for gone < len(w.slices) && w.slices[gone].last <= now-w.length {
+		w.total -= w.slices[gone].n
+		gone++
+	}
+	w.slices = slices.Delete(w.slices, 0, gone)
+	return w.total
+}
+
+// add counts a retry at an instant for which count has been asked.
+func (w *retryWindow) add(now int64) {
+	w.total++
+	if n := len(w.slices); n > 0 && w.slices[n-1].last == now {
+		w.slices[n-1].n++
+		return
+	}
+	if len(w.slices) == maxRetrySlices {
+		w.merge()
+	}
+	w.slices = append(w.slices, retrySlice{now, 1})
+}
+
+func (w *retryWindow) merge() {
+	kept := w.slices[:1]
+	for _, s := range w.slices[1:] {
+		end := &kept[len(kept)-1]
+		if s.last/w.grain == end.last/w.grain {
+			end.last, end.n = s.last, end.n+s.n
+			continue
+		}
+		kept = append(kept, s)
+	}
+	w.slices = kept
 }

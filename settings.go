@@ -30,8 +30,7 @@ type settings struct {
 // newSettings compiles a draft without faults.
 func newSettings(d *draft, t *timeline) *settings {
 	c := d.cfg
-	s := &settings{draft: *d, time: t, hintMax: c.OpenHint, classify: d.classifier, rand: d.rand}
-	s.draft.faults = nil
+	s := &settings{draft: d.kept(), time: t, hintMax: c.OpenHint, classify: d.classifier, rand: d.rand}
 	s.policy = policy{
 		successThreshold: uint32(c.SuccessThreshold),
 		probes:           c.HalfOpenProbes,
@@ -56,7 +55,7 @@ func newSettings(d *draft, t *timeline) *settings {
 		s.onReject = s.onReject || h.Reject != nil
 	}
 	s.timed = s.onCall || s.trips.slow > 0
-	s.sampled = d.clock == nil && s.trips.grain > 0 && !s.timed && !s.trips.user
+	s.sampled = d.clock == nil && s.trips.grain > 0 && !s.timed
 	s.checked = d.health != nil && c.HealthCheck.Enabled
 	if d.store.store != nil {
 		s.sharing = newSharing(s, d)
@@ -102,9 +101,6 @@ func (d *draft) receivers() (all []func(Transition)) {
 		if h.StateChange != nil {
 			all = append(all, h.StateChange)
 		}
-	}
-	if d.moved != nil {
-		all = append(all, d.moved)
 	}
 	return all
 }

@@ -40,6 +40,11 @@ func (c *Circuit) abort(ctx context.Context, k *call) {
 
 // settle ends a call with an outcome, under the lock. err is what the call returned.
 func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
+	c.settleExcluding(ctx, k, o, err, 0)
+}
+
+// settleExcluding is settle for a call of whose time excluded was not the dependency's.
+func (c *Circuit) settleExcluding(ctx context.Context, k *call, o Outcome, err error, excluded time.Duration) {
 	s := c.load()
 	if o == Failure && err == nil {
 		err = ErrUnacceptable
@@ -52,7 +57,7 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	e.now = s.time.now()
 	took := time.Duration(0)
 	if s.timed && k.cell == nil { // the fast path does not know when it started
-		took = duration(max(0, e.now-k.start))
+		took = max(0, duration(e.now-k.start)-excluded)
 	}
 
 	var judged *StoreReply
@@ -64,20 +69,22 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	s = c.load() // Configure may have replaced it meanwhile
 	k.settled = true
 	if k.cell != nil && k.word&wordCountStarts == 0 {
-		c.cell.started.Add(1) // its end is counted here, so its start must be too
+		k.cell.started.Add(1) // its end is counted here, so its start must be too; in its own cell, not beside the word that all calls read
 	}
 	cause := c.recordLocked(s, &e, took, err)
 	var u urgency
 	if s.sharing != nil {
 		u = c.deferToStoreLocked(s, &e, cause)
 	}
-	c.stepLocked(s, &e, &fx, cause)
+	if e.trip || !c.staysAsItIsLocked(s, &e) {
+		c.stepLocked(s, &e, &fx, cause)
+	}
 	if judged != nil {
 		c.applySettlementLocked(s, judged, cause, e.now)
 	}
 	n := c.notifierLocked(&fx)
 	var asked []Counts
-	if s.trips.user && !fx.late && fx.moved == 0 && c.m.state == Closed && !c.storeDecidesLocked() {
+	if s.trips.asksUser(o, took) && !fx.late && fx.moved == 0 && c.m.state == Closed && !c.storeDecidesLocked() {
 		var few [2]Counts // declared here: other calls should not pay for clearing it
 		asked = c.countsForUserLocked(s, few[:0])
 	}
@@ -98,16 +105,31 @@ func (c *Circuit) settle(ctx context.Context, k *call, o Outcome, err error) {
 	}
 }
 
+// staysAsItIsLocked reports whether the machine and the word stay as they are after an outcome that is no reason to open: the
+// circuit is Closed and on the fast path, and nothing but its epoch, mode and settings decides about the word. It moves the
+// machine's time, which is all that a step would do. Failures meet under the lock, and the step is a tenth of what they do there.
+func (c *Circuit) staysAsItIsLocked(s *settings, e *event) bool {
+	if e.pass.epoch != c.m.epoch || c.memory != nil || s.sharing != nil || c.word.Load()&wordFast == 0 {
+		return false
+	}
+	c.m.now = max(c.m.now, e.now)
+	return true
+}
+
 // recordLocked adds an outcome to the totals and, if its epoch is the current one, to the run of failures and the
 // windows. Then it asks the trip policy and puts the answer into e.trip. It returns the cause in case the circuit
 // opens.
 func (c *Circuit) recordLocked(s *settings, e *event, took time.Duration, err error) (cause error) {
 	current := e.pass.epoch == c.m.epoch
 	slow := s.trips.isSlow(took) && e.outcome != Ignored
+	var inCells uint64 // added up once: there are dozens of cells, some of them in other processors' caches
 	if current && c.m.state == Closed {
-		c.transferLocked(s, e.now)
+		inCells = c.inCellsLocked()
+		if c.memory != nil && len(c.memory.windows) > 0 {
+			c.transferCellsLocked(s, e.now, inCells, 0)
+		}
 		if e.outcome == Answered {
-			c.keepRunLocked(s)
+			c.keepRunLocked(s, inCells)
 		}
 	}
 	c.addTotalsLocked(e.outcome, slow, current)
@@ -124,7 +146,7 @@ func (c *Circuit) recordLocked(s *settings, e *event, took time.Duration, err er
 	case !current:
 		c.extrasLocked().late++
 	case c.m.state == Closed:
-		c.recordClosedLocked(s, e, took, err)
+		c.recordClosedLocked(s, e, took, err, inCells)
 		if s.sharing != nil {
 			c.addToTallyLocked(s, e, slow)
 		}
@@ -165,15 +187,15 @@ func (c *Circuit) addTotalsLocked(o Outcome, slow, current bool) {
 
 // recordClosedLocked adds an outcome of the closed state to the run of failures and to the windows, and asks the trip
 // policy. If that says to open, it closes the fast path and looks once more: a success that was counted meanwhile ends
-// the run before this failure.
-func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, err error) {
+// the run before this failure. Until then a success that is not among inCells counts as one after it.
+func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, err error, inCells uint64) {
 	now := max(c.m.now, e.now)
-	c.endRunLocked(s)
+	c.endRunAtLocked(s, inCells+c.lockedSuccesses)
 	if e.outcome == Failure {
 		if c.run < maxCount {
 			c.run++
 		}
-		c.runMark = c.successesLocked()
+		c.runMark = inCells + c.lockedSuccesses
 		c.setLastFailureLocked(err, now)
 	}
 	if c.memory != nil {
@@ -198,8 +220,8 @@ func (c *Circuit) recordClosedLocked(s *settings, e *event, took time.Duration, 
 
 // keepRunLocked prepares for a success that does not end the present run of failures: it is counted as one that came before
 // the run.
-func (c *Circuit) keepRunLocked(s *settings) {
-	c.endRunLocked(s) // if another success has ended it
+func (c *Circuit) keepRunLocked(s *settings, inCells uint64) {
+	c.endRunAtLocked(s, inCells+c.lockedSuccesses) // if another success has ended it
 	if c.run > 0 {
 		c.runMark++
 	}
@@ -208,7 +230,14 @@ func (c *Circuit) keepRunLocked(s *settings) {
 // endRunLocked ends the run of failures if there was a success since the last failure. A success on the fast path leaves
 // the run alone; that there was one shows in the number of successes.
 func (c *Circuit) endRunLocked(s *settings) {
-	if c.run == 0 || c.runMark == c.successesLocked() {
+	if c.run > 0 {
+		c.endRunAtLocked(s, c.successesLocked())
+	}
+}
+
+// endRunAtLocked is endRunLocked for a caller that has added up the successes already.
+func (c *Circuit) endRunAtLocked(s *settings, successes uint64) {
+	if c.run == 0 || c.runMark == successes {
 		return
 	}
 	c.run = 0

@@ -168,7 +168,7 @@ func (c *Circuit) deferToStoreLocked(s *settings, e *event, cause error) urgency
 		return none
 	}
 	e.trip = false
-	if e.pass.epoch == c.m.epoch && e.outcome != Ignored {
+	if e.pass.epoch == c.m.epoch && e.outcome != Ignored && (e.outcome != Answered || cause != nil) {
 		c.shared().outbox.cause = cause
 	}
 	return c.urgencyLocked(s, e.now)
@@ -295,14 +295,14 @@ type outbox struct {
 // granted, tokens and deniedUntil belong to the machine's current epoch; clearEpoch drops them. freeAt means something only
 // while deniedUntil is set, rejoinAt and rejoinAfter only while the circuit is standalone.
 type probeSlots struct {
-	request        *slotRequest       // under way; nil: none
-	waiting        int                // calls in awaitSlot
-	granted        []grant            // slots given by the store and not taken by a call yet
-	tokens         map[int64][]string // of slots that calls have taken, by the end of their lease
-	serial         uint64             // numbers the tokens
-	deniedUntil    int64              // the store has refused a slot: it is not asked again before this
-	freeAt         int64              // when the store expects a slot to be free
-	uselessReplies int                // replies in a row that neither granted nor refused a slot
+	request        *slotRequest     // under way; nil: none
+	waiting        int              // calls in awaitSlot
+	granted        []grant          // slots given by the store and not taken by a call yet
+	tokens         map[int64]string // of slots that calls have taken and not settled, by the end of their lease
+	serial         uint64           // numbers the tokens
+	deniedUntil    int64            // the store has refused a slot: it is not asked again before this
+	freeAt         int64            // when the store expects a slot to be free
+	uselessReplies int              // replies in a row that neither granted nor refused a slot
 
 	rejoinAt    int64         // when a standalone circuit asks for a slot again, by the syncer's clock
 	rejoinAfter time.Duration // how long it waited the last time

@@ -22,7 +22,9 @@ func (c *Circuit) decide(r *StoreReport, answer StoreReply) {
 	s := c.load()
 	held, onRun := s.trips.heldBy(l)
 	if !held && s.trips.user {
-		c.askTripFuncs(s, answer)
+		if r.Batch.asksUser() {
+			c.askTripFuncs(s, answer)
+		}
 		return
 	}
 	switch {

@@ -52,18 +52,25 @@ func (c *Circuit) noSlotFreeLocked(s *settings) bool {
 	return c.m.state == HalfOpen && (c.m.now < c.shared().probes.deniedUntil || c.m.liveLeases() >= s.policy.probes)
 }
 
-// takeGrantLocked takes a slot that was granted, if there is one whose lease has not ended.
+// takeGrantLocked takes a slot that was granted, if there is one whose lease has not ended. The end of the lease is what a
+// call knows its slot by. Where another call's lease ends at the same instant, this one's is shortened by a nanosecond: the
+// store must be told the verdict of each slot by its own token, since it matters which of two was given later.
 func (c *Circuit) takeGrantLocked(e *event) bool {
 	sh := c.shared()
 	for len(sh.probes.granted) > 0 {
 		g := sh.probes.granted[0]
 		sh.probes.granted = sh.probes.granted[1:]
+		for taken := true; taken; {
+			if _, taken = sh.probes.tokens[g.end]; taken {
+				g.end--
+			}
+		}
 		if g.epoch == c.m.epoch && c.m.now < g.end {
 			e.slot = g.end
 			if sh.probes.tokens == nil {
-				sh.probes.tokens = make(map[int64][]string)
+				sh.probes.tokens = make(map[int64]string)
 			}
-			sh.probes.tokens[g.end] = append(sh.probes.tokens[g.end], g.token)
+			sh.probes.tokens[g.end] = g.token
 			return true
 		}
 	}
@@ -233,21 +240,22 @@ func (c *Circuit) settleProbe(s *settings, e *event, slow bool) (answer *StoreRe
 }
 
 // takeVerdict removes the slot of a probe that ends, and returns what to tell the store; ok is false if the store is not to
-// be told.
+// be told. The store is told after the end of the lease too: it decides what a late outcome counts for.
 func (c *Circuit) takeVerdict(s *settings, e *event, slow bool) (v StoreVerdict, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sh := c.shared()
-	tokens := sh.probes.tokens[e.pass.lease]
-	if len(tokens) == 0 || e.pass.epoch != c.m.epoch || !sh.isInStep() {
+	token, held := sh.probes.tokens[e.pass.lease]
+	if !held || e.pass.epoch != c.m.epoch || !sh.isInStep() {
 		return v, false
 	}
-	if sh.probes.tokens[e.pass.lease] = tokens[1:]; len(tokens) == 1 {
-		delete(sh.probes.tokens, e.pass.lease)
-	}
+	delete(sh.probes.tokens, e.pass.lease)
 	v = StoreVerdict{
 		Name: c.name, Shape: s.sharing.shape, Epoch: sh.view.epoch,
-		Token: tokens[0], Outcome: e.outcome, Threshold: s.policy.successThreshold,
+		Token: token, Outcome: e.outcome, Threshold: s.policy.successThreshold,
+	}
+	if v.Outcome == Answered {
+		v.Outcome = Success // a probe's, and a Store knows no other
 	}
 	if slow && v.Outcome == Success {
 		v.Outcome = Failure

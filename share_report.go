@@ -138,8 +138,8 @@ func (c *Circuit) endReporting() (again bool) {
 	return again
 }
 
-// addToTallyLocked counts an outcome of a call in the Closed state for the next report. Successes that took the fast path
-// are in the cells; they are folded in first.
+// addToTallyLocked counts an outcome of a call in the Closed state for the next report. successesLocked must have it already,
+// if it is a Success or Answered. The other successes, of the fast path, are folded in first.
 func (c *Circuit) addToTallyLocked(s *settings, e *event, slow bool) {
 	sh := c.shareLocked()
 	if !sh.isInStep() {
@@ -149,16 +149,23 @@ func (c *Circuit) addToTallyLocked(s *settings, e *event, slow bool) {
 		c.skipTallyLocked()
 		return
 	}
-	now := max(c.m.now, e.now)
-	sh.outbox.tally.fold(c.successesLocked(), now, sh.successEndsRun())
-	switch {
-	case e.outcome != Success:
-		sh.outbox.tally.add(now, e.outcome, slow, s.sharing.shape.Failures)
-	case slow:
-		sh.outbox.tally.slice(now).Slow++
+	now, t := max(c.m.now, e.now), &sh.outbox.tally
+	successes := c.successesLocked() // with this one, if it is a Success or Answered
+	if e.outcome == Answered {
+		t.fold(successes-1, now, sh.successEndsRun())
 	}
-	if e.outcome != Ignored {
-		sh.outbox.hint = e.hint // 0 for a success
+	t.fold(successes, now, e.outcome != Answered && sh.successEndsRun())
+	switch {
+	case e.outcome == Failure || e.outcome == Ignored:
+		t.add(now, e.outcome, slow, s.sharing.shape.Failures)
+	case slow:
+		t.slice(now).Slow++
+	}
+	switch {
+	case e.outcome == Ignored:
+	case e.outcome == Answered && t.run.failures > 0: // it leaves what the last failure asked for to the report of both
+	default:
+		sh.outbox.hint = e.hint // 0 but for a failure
 	}
 }
 

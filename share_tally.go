@@ -13,7 +13,7 @@ type tally struct {
 	failureTimes []int64      // of the last failures, oldest first; as many as StoreShape.Failures
 	run          runShape
 	outcomes     uint64 // in all slices
-	folded       uint64 // how many of the epoch's successes have been entered, here or in an earlier tally
+	folded       uint64 // how many of the epoch's successes, Answered ones included, have been entered, here or in an earlier tally
 }
 
 // tallySlice counts what happened within sliceGrain.
@@ -24,7 +24,7 @@ type tallySlice struct {
 
 // runShape is what a tally does to a run of failures, as the store needs to know it without the order of all outcomes.
 type runShape struct {
-	early    bool   // there was a success from before the run that the ledger is in
+	early    bool   // there was a success that ends no run: from before the run that the ledger is in, or Answered
 	broken   bool   // there was any other success
 	failures uint64 // in all
 	head     uint64 // this and the next three: see StoreBatch
@@ -54,8 +54,8 @@ func (t *tally) slice(now int64) *window.Sums {
 	return &t.slices[len(t.slices)-1].Sums
 }
 
-// fold enters the successes of the fast path, successes being how many the epoch has had in all. breaks says whether they
-// may have ended a run of failures; otherwise they came before it.
+// fold enters the successes that have not been entered yet, successes being how many the epoch has had in all. breaks says
+// whether they may have ended a run of failures; otherwise they came before it, or were Answered.
 func (t *tally) fold(successes uint64, now int64, breaks bool) {
 	n := successes - t.folded
 	t.folded = successes
@@ -71,7 +71,7 @@ func (t *tally) fold(successes uint64, now int64, breaks bool) {
 	}
 }
 
-// add enters an outcome that is not a success. keep is how many failure times are kept.
+// add enters a Failure or an Ignored. keep is how many failure times are kept.
 func (t *tally) add(now int64, o Outcome, slow bool, keep int) {
 	t.slice(now).Count(window.Outcome(o), slow)
 	t.outcomes++
@@ -119,4 +119,9 @@ func (b *StoreBatch) outcomes() (n uint64) {
 // countsForTrip reports whether a batch has an outcome that trip policies look at.
 func (b *StoreBatch) countsForTrip() bool {
 	return slices.ContainsFunc(b.Slices, func(s StoreSlice) bool { return s.Successes > 0 || s.Failures > 0 })
+}
+
+// asksUser reports whether the TripWhen functions are asked after a report of the batch; see tripPolicy.asksUser.
+func (b *StoreBatch) asksUser() bool {
+	return slices.ContainsFunc(b.Slices, func(s StoreSlice) bool { return s.Failures > 0 || s.Slow > 0 })
 }

@@ -172,6 +172,7 @@ type shNode struct {
 func newShModel(t *rapid.T, n int, cfg mdlConfig) *shModel {
 	clk := newMdlClock()
 	m := &shModel{mdlModel: newMdlModel(t, clk, cfg)}
+	m.shared = true
 	if cfg.rule.kind != "consecutive" && cfg.rule.kind != "count" {
 		m.step = cfg.rule.last / 20
 	}
@@ -185,7 +186,7 @@ func newShModel(t *rapid.T, n int, cfg mdlConfig) *shModel {
 		if m.timed {
 			hooks.Call = func(_ context.Context, e breaker.CallEvent) { m.gotCall = append(m.gotCall, e) }
 		}
-		opts := append(cfg.opts(), breaker.WithIgnore(errMdlIgnore), breaker.WithHooks(hooks), breaker.WithClock(clk), breaker.WithStore(s))
+		opts := append(cfg.opts(), breaker.WithIgnore(errMdlIgnore), breaker.WithAnswered(errMdlAnswered), breaker.WithHooks(hooks), breaker.WithClock(clk), breaker.WithStore(s))
 		b, err := breaker.New[int]("model", opts...)
 		if err != nil {
 			t.Fatal(err)

@@ -372,6 +372,8 @@ func (m *machine) settleProbe(p *policy, fx *effects, e *event) {
 		return
 	case e.outcome.answered():
 		m.progress++
+	}
+	if e.outcome.answered() {
 		m.mark = max(m.mark, e.pass.start)
 	}
 	if !expired {

@@ -23,9 +23,10 @@ import (
 //
 // For each name: the epoch and its [State], the time it began and, if Open, when a probe is due; the sums of a time
 // window; the length of the current run of failures in a row, and the run's number; the times of the last failures; which
-// callers have failed lately; and, if HalfOpen, the number of probe successes in a row and every slot with the end of its
-// lease. A new epoch begins with all counts at 0 and no slots. A slot whose lease has ended is free for others, but is
-// remembered until its epoch ends, so that its success can still count, once.
+// callers have failed lately; and, if HalfOpen, the number of probe successes in a row, every slot with the end of its
+// lease and its place in the order of giving, and the last of the slots whose probes have succeeded. A new epoch begins with
+// all counts at 0 and no slots. A slot whose lease has ended is free for others, but is remembered until its epoch ends, so
+// that its outcome can still count, once.
 //
 // # Epochs
 //
@@ -68,8 +69,10 @@ type Store interface {
 
 	// Settle ends a probe and, if the probe decides, the epoch: in one step, so that no other probe's outcome can come in
 	// between. It changes nothing if the ledger is not HalfOpen in the epoch named, or does not know the token. A success
-	// adds to the successes in a row, and at the threshold begins a Closed epoch. A failure begins an Open epoch, unless
-	// the token's lease has ended. Ignored frees the slot.
+	// adds to the successes in a row, and at the threshold begins a Closed epoch. A failure begins an Open epoch. It does so
+	// after the token's lease too, since a dependency that hangs longer than the lease would otherwise keep the ledger
+	// HalfOpen for ever; but not if a slot that was given later has been settled with a success in this epoch, which is the
+	// newer evidence. Ignored, and any other outcome, only frees the slot.
 	Settle(ctx context.Context, v StoreVerdict) (Ledger, error)
 
 	// Read reads ledgers. It returns one reply per name, in the order of the names.
@@ -108,6 +111,10 @@ type StoreShape struct {
 
 // StoreBatch is a number of outcomes of one circuit. It is entered as if they had come one after another: Head failures, then
 // the successes, with the other failures between them, then Tail failures. The zero value is empty.
+//
+// Not every success ends a run of failures: one that came before the run does not, nor does one that was [Answered]. Slices
+// count all successes alike. Of the other fields, Head to Trailing take account of those only that end a run, and Early says
+// that there are none.
 type StoreBatch struct {
 	Slices []StoreSlice // what was counted when, oldest first
 
@@ -115,14 +122,14 @@ type StoreBatch struct {
 	// Shape.Failures.
 	FailureAges []time.Duration
 
-	// What the batch does to the run of failures. Without a success in the batch Head, Tail and Longest are all failures.
-	Head     uint64 // failures before the first success
-	Tail     uint64 // failures after the last success
+	// What the batch does to the run of failures. Without a success that ends a run, Head, Tail and Longest are all failures.
+	Head     uint64 // failures before the first success that ends a run
+	Tail     uint64 // failures after the last one
 	Longest  uint64 // failures in a row, at most
-	Trailing uint64 // successes after the last failure
+	Trailing uint64 // successes that end a run, after the last failure, or in all if there is no failure
 
-	// Early says that the successes came before the ledger's current run of failures. They are added to the sums, but they
-	// neither end the run nor count as successes in a row: for the run the batch has no success.
+	// Early says that none of the successes ends a run. They are added to the sums, but neither end the ledger's run nor count
+	// as successes in a row.
 	Early bool
 }
 
@@ -163,7 +170,7 @@ type StoreVerdict struct {
 	Shape     StoreShape    // what the ledger is to keep, if this begins an epoch
 	Epoch     uint64        // in which the slot was granted
 	Token     string        // of the slot
-	Outcome   Outcome       // Ignored only gives back the slot
+	Outcome   Outcome       // Success, Failure, or Ignored, which only gives back the slot; an Answered probe is sent as a Success
 	Threshold uint32        // how many successes in a row close
 	For       time.Duration // Outcome is Failure: the open period that follows
 	Openings  uint32        // Outcome is Failure: openings in the current series, this one included

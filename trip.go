@@ -11,7 +11,8 @@ import (
 // enough. Make one with ConsecutiveFailures, FailureCount, FailureRate, SlowCallRate or TripWhen; the zero value is
 // refused.
 //
-// A condition is checked after every finished call that its window has seen, that call included: "reached" trips.
+// A condition is checked after every finished call that its window has seen, that call included: "reached" trips. Only
+// TripWhen is not asked after every call.
 type TripCondition struct {
 	kind     tripKind
 	failures int
@@ -65,9 +66,13 @@ func SlowCallRate(slow time.Duration, rate float64, minCalls int, w Window) Trip
 	return TripCondition{kind: tripSlow, slow: slow, rate: rate, minCalls: minCalls, window: w}
 }
 
-// TripWhen trips when f says so. f gets the window's counts after each finished call, outside every lock: it may take
-// its time and call the circuit. Its answer counts only while the circuit stays in the same epoch. If it panics, the
-// circuit does not trip and the panic is logged.
+// TripWhen trips when f says so. f gets the window's counts after each Failure and each slow call, that call included; a
+// call is slow where a SlowCallRate stands beside it and says so. f is not asked after any other call: a success costs
+// what it costs without a TripWhen, and a condition that a success could meet is met at the next failure. With a [Store],
+// f gets the counts of all circuits of the name after each report that has a failure or a slow call in it.
+//
+// f is called outside every lock, by several goroutines at once: it may take its time and call the circuit. Its answer
+// counts only while the circuit stays in the same epoch. If it panics, the circuit does not trip and the panic is logged.
 func TripWhen(w Window, f func(Counts) bool) TripCondition {
 	return TripCondition{kind: tripWhen, window: w, when: f}
 }
@@ -174,6 +179,12 @@ func (p *tripPolicy) windowFor(t TripCondition) int {
 
 // isSlow reports whether a call that took so long is slow by the smallest slow limit.
 func (p *tripPolicy) isSlow(took time.Duration) bool { return p.slow > 0 && took >= p.slow }
+
+// asksUser reports whether the TripWhen functions are asked after a call. They are not after a plain success, which would
+// have to take the lock for them, nor after a call that says nothing about the dependency.
+func (p *tripPolicy) asksUser(o Outcome, took time.Duration) bool {
+	return p.user && (o == Failure || o != Ignored && p.isSlow(took))
+}
 
 // tripFacts is what has happened, as far as one rule looks at it. A circuit fills it from its own memory, or from the
 // ledger that it shares with others.

@@ -2,6 +2,7 @@ package breaker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -425,15 +426,67 @@ func TestVerdictOfAnEarlierTimeIsVoid(t *testing.T) {
 			r.Fails(1)
 			r.Is(breaker.Open)
 			require.Equal(w, []breaker.Counts{
-				{Successes: 1, ConsecutiveSuccesses: 1},
-				{Successes: 2, ConsecutiveSuccesses: 2},
 				{Successes: 2, Failures: 1, ConsecutiveFailures: 1},
-				{Successes: 2, Failures: 1, Ignored: 1, ConsecutiveFailures: 1},
 				{Successes: 1, Failures: 2, Ignored: 1, ConsecutiveFailures: 2},
 				{Failures: 3, Ignored: 1, ConsecutiveFailures: 3},
 			}, got)
 		})
 	})
+}
+
+// A TripWhen is asked after each failure and each slow call, and after nothing else.
+func TestTripWhenIsAskedAfterFailuresAndSlowCallsOnly(t *testing.T) {
+	for name, window := range map[string]breaker.Window{"LastCalls": breaker.LastCalls(100), "Last": breaker.Last(time.Minute)} {
+		t.Run(name, func(t *testing.T) {
+			breakertest.BothClocks(t, func(w *breakertest.World) {
+				var asked []breaker.Counts
+				ask := breaker.TripWhen(window, func(n breaker.Counts) bool { asked = append(asked, n); return false })
+				r := w.Circuit(breaker.WithTrip(ask, breaker.SlowCallRate(time.Second, 1, 100, window)),
+					breaker.WithIgnore(breakertest.ErrClient), breaker.WithAnswered(errMdlAnswered))
+				slow := func(err error) {
+					g := r.Gate()
+					w.Add(time.Second)
+					g.Finish(err)
+				}
+				r.Succeeds(3)
+				r.FailsWith(errMdlAnswered)
+				r.FailsWith(breakertest.ErrClient)
+				slow(breakertest.ErrClient)
+				require.Empty(w, asked)
+
+				r.Fails(1)
+				slow(nil)
+				slow(errMdlAnswered)
+				slow(breakertest.ErrBoom)
+				r.Succeeds(1)
+				require.Equal(w, []breaker.Counts{
+					{Successes: 4, Failures: 1, Ignored: 2, ConsecutiveFailures: 1},
+					{Successes: 5, Failures: 1, Ignored: 2, Slow: 1, ConsecutiveSuccesses: 1},
+					{Successes: 6, Failures: 1, Ignored: 2, Slow: 2, ConsecutiveSuccesses: 2},
+					{Successes: 6, Failures: 2, Ignored: 2, Slow: 3, ConsecutiveFailures: 1},
+				}, asked)
+			})
+		})
+	}
+}
+
+// Nothing but the failure that follows asks about successes that took no lock: it finds them all, whatever the window.
+func TestTripWhenSeesTheSuccessesThatItWasNotAskedAfter(t *testing.T) {
+	for name, window := range map[string]breaker.Window{"LastCalls": breaker.LastCalls(100_000), "Last": breaker.Last(time.Hour)} {
+		for _, n := range []int{1, 100, 5_000} { // enough for the sampling of the clock
+			t.Run(fmt.Sprintf("%s, %d", name, n), func(t *testing.T) {
+				var got breaker.Counts
+				c := breaker.Must(breaker.NewCircuit("counted", breaker.WithTrip(breaker.TripWhen(window, func(n breaker.Counts) bool { got = n; return true }))))
+				for range n {
+					_ = c.Run(t.Context(), func(context.Context) error { return nil })
+				}
+				require.Equal(t, breaker.Closed, c.State())
+				_ = c.Run(t.Context(), func(context.Context) error { return breakertest.ErrBoom })
+				require.Equal(t, breaker.Counts{Successes: uint64(n), Failures: 1, ConsecutiveFailures: 1}, got)
+				require.Equal(t, breaker.Open, c.State())
+			})
+		}
+	}
 }
 
 // K01.
@@ -939,6 +992,117 @@ func TestSamplingSlowStreamsAreExact(t *testing.T) {
 			t.Fatalf("%d successes in the window, want %d", got, want)
 		}
 	})
+}
+
+var errNotFound = errors.New("not found")
+
+// W05: answers that are no success do not end a run of failures, but count as successes everywhere else.
+func TestAnsweredCallsDoNotEndARunOfFailures(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.Circuit(breaker.WithAnswered(errNotFound))
+		for range 4 {
+			r.Fails(1)
+			for range 10 {
+				require.ErrorIs(w, r.Call(errNotFound), errNotFound)
+			}
+		}
+		s := r.C.Snapshot()
+		require.EqualValues(w, 4, s.ConsecutiveFailures)
+		require.Zero(w, s.ConsecutiveSuccesses)
+		require.EqualValues(w, 40, s.Totals.Successes)
+		require.Zero(w, s.Totals.Ignored)
+		r.Fails(1)
+		r.Is(breaker.Open)
+
+		w.Add(30 * time.Second)
+		for range 2 { // a host that recovers into 404s has recovered
+			require.ErrorIs(w, r.Call(errNotFound), errNotFound)
+		}
+		r.Is(breaker.Closed)
+		r.Fails(4)
+		r.Succeeds(1)
+		require.ErrorIs(w, r.Call(errNotFound), errNotFound)
+		require.EqualValues(w, 2, r.C.Snapshot().ConsecutiveSuccesses, "after a success, an answer is one more")
+		r.Fails(4)
+		r.Is(breaker.Closed)
+	})
+	t.Run("rates", func(t *testing.T) {
+		breakertest.Everywhere(t, func(w *breakertest.World) {
+			for _, window := range []breaker.Window{breaker.LastCalls(100), breaker.Last(time.Minute)} {
+				r := w.Circuit(breaker.WithAnswered(errNotFound), breaker.WithTrip(breaker.FailureRate(0.5, 10, window)))
+				for range 20 {
+					require.ErrorIs(w, r.Call(errNotFound), errNotFound)
+				}
+				r.Fails(19)
+				r.Is(breaker.Closed)
+				r.Fails(1) // 20 of 40
+				r.Is(breaker.Open)
+			}
+		})
+	})
+	t.Run("lists", func(t *testing.T) { // FailOn, Ignore, Answered, classifier
+		breakertest.BothClocks(t, func(w *breakertest.World) {
+			odd := errors.New("odd")
+			r := w.Circuit(breaker.WithAnswered(errNotFound, breakertest.ErrBoom, breakertest.ErrClient), breaker.WithFailOn(breakertest.ErrBoom),
+				breaker.WithIgnore(breakertest.ErrClient, breakertest.ErrBoom),
+				breaker.WithClassifier(func(err error) breaker.Outcome {
+					if err == odd {
+						return breaker.Answered
+					}
+					return breaker.Failure
+				}))
+			_ = r.Call(breakertest.ErrBoom)
+			_ = r.Call(breakertest.ErrClient)
+			_ = r.Call(fmt.Errorf("no row: %w", errNotFound))
+			_ = r.Call(odd)
+			n := r.C.Snapshot().Totals
+			require.EqualValues(w, 1, n.Failures)
+			require.EqualValues(w, 1, n.Ignored)
+			require.EqualValues(w, 2, n.Successes)
+		})
+	})
+}
+
+// What ForcedClosed let pass is not held against the circuit afterwards.
+func TestCountsBeginAnewWhenForcedClosedEnds(t *testing.T) {
+	for name, trip := range map[string]breaker.Option{
+		"a run":            breaker.WithFailureThreshold(5),
+		"a run in a time":  breaker.WithFailureWindow(time.Minute),
+		"a count":          breaker.WithTrip(breaker.FailureCount(5, time.Minute)),
+		"a rate of calls":  breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.LastCalls(10))),
+		"a rate of a time": breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.Last(time.Minute))),
+	} {
+		for _, by := range []string{"SetMode", "Configure"} {
+			t.Run(name+" by "+by, func(t *testing.T) {
+				breakertest.BothClocks(t, func(w *breakertest.World) {
+					r := w.Circuit(trip)
+					set := func(m breaker.Mode) {
+						if by == "SetMode" {
+							r.C.SetMode(m)
+							return
+						}
+						require.NoError(w, r.C.Configure(breaker.WithMode(m)))
+					}
+					r.Succeeds(5)
+					r.Fails(4)
+					set(breaker.ForcedClosed)
+					r.Fails(50)
+					r.Is(breaker.Closed)
+					require.NotEmpty(w, r.C.Snapshot().LastFailure)
+					set(breaker.Auto)
+					s := r.C.Snapshot()
+					require.Equal(w, breaker.Counts{}, s.Counts)
+					require.Empty(w, s.LastFailure)
+					require.EqualValues(w, 54, s.Totals.Failures)
+					require.EqualValues(w, 5, s.Totals.Successes)
+					r.Fails(4)
+					r.Is(breaker.Closed)
+					r.Fails(1)
+					r.Is(breaker.Open)
+				})
+			})
+		}
+	}
 }
 
 // Ignored calls take no place among the last calls, and yet no more of them are counted than the window holds calls.

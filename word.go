@@ -60,7 +60,7 @@ func (c *Circuit) publishLocked(s *settings) {
 	if c.memory != nil && c.memory.sampling {
 		w = w&^(15<<wordPeriodShift) | sampleShift<<wordPeriodShift
 	}
-	if s.trips.user || c.memory.needsEverySuccess(s.trips, c.m.now) || s.sharing != nil && c.needsSuccessLocked() {
+	if c.memory.needsEverySuccess(s.trips, c.m.now) || s.sharing != nil && c.needsSuccessLocked() {
 		w |= wordLockSuccess
 	}
 	old := c.word.Load()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/breakerkit/breaker"
 )
@@ -16,9 +17,9 @@ import (
 type body struct {
 	permit breaker.Permit // a zero Permit where there is no circuit
 	rc     io.ReadCloser
-	left   int64   // of the Content-Length; -1: unknown
-	watch          // of the caller's context
-	more   *extras // nil: none
+	state  atomic.Int64 // what is left of the Content-Length (-1: unknown), times two; 1 more while a Read waits or has failed
+	watch               // of the caller's context
+	more   *extras      // nil: none
 }
 
 // extras is what only some attempts need.
@@ -29,6 +30,15 @@ type extras struct {
 	cancel context.CancelCauseFunc // of the attempt's own context
 	keep   *recording              // what has been read, for the cache
 	unread atomic.Bool             // the request's body could not be read
+
+	upload *waits    // for the caller's body; nil: nobody asks
+	host   *hostTime // nil: nobody asks how long the call takes
+	alive  time.Time // when a probe's stream that still brings bytes is a success; zero: never
+	now    func() time.Time
+	clock  breaker.Clock
+	stall  time.Duration // 0: off
+	stream bool          // the body is an upgraded connection
+	used   atomic.Bool   // such an upgraded connection has brought or taken bytes
 }
 
 // upgraded is the body of a 101: the connection itself.
@@ -37,7 +47,11 @@ type upgraded struct {
 	w io.Writer
 }
 
-func (u upgraded) Write(p []byte) (int, error) { return u.w.Write(p) }
+func (u upgraded) Write(p []byte) (int, error) {
+	n, err := u.w.Write(p)
+	u.moved(n)
+	return n, err
+}
 
 // CloseWrite passes a half-close on, where the connection has one.
 func (u upgraded) CloseWrite() error {
@@ -49,10 +63,17 @@ func (u upgraded) CloseWrite() error {
 
 // ctx is the caller's context.
 func (b *body) ctx() context.Context {
-	if b.permit.Circuit() == nil {
+	c, ctx := admitted(&b.permit)
+	if c == nil {
 		return b.more.ctx
 	}
-	return b.permit.Context()
+	return ctx
+}
+
+// circuit is the one that admitted the attempt; nil: none.
+func (b *body) circuit() *breaker.Circuit {
+	c, _ := admitted(&b.permit)
+	return c
 }
 
 // ended is how the caller has ended the request, if so.
@@ -81,23 +102,47 @@ func (b *body) callerCtx() context.Context {
 
 // attach puts b in the place of the response's body.
 func (b *body) attach(resp *http.Response) {
-	b.rc, b.left = resp.Body, resp.ContentLength
+	b.rc = resp.Body
+	left := resp.ContentLength
+	if left == 0 { // left out, or to be followed by the end alone
+		left = -1
+	}
 	resp.Body = b
 	if resp.StatusCode == http.StatusSwitchingProtocols {
-		b.left = -1
+		left = -1
+		b.extra().stream = true
 		if w, ok := b.rc.(io.Writer); ok {
 			resp.Body = upgraded{b, w}
 		}
 	}
+	b.state.Store(left << 1)
+}
+
+// record begins to keep an answer for the cache, if it may be kept. One that must not be takes the earlier one away, unless
+// it says only that the host has failed.
+func (b *body) record(a *attempt, as *http.Request) {
+	if b.more == nil || b.more.keep == nil || a.err == nil && a.outcome == breaker.Success && b.more.keep.accept(a.resp, as) {
+		return
+	}
+	if a.err == nil && a.outcome != breaker.Failure && a.resp.StatusCode != http.StatusNotModified {
+		b.more.keep.remove()
+	}
+	b.more.keep = nil
 }
 
 func (b *body) Read(p []byte) (n int, err error) {
-	n, err = b.rc.Read(p)
-	if b.more != nil && b.more.keep != nil {
-		b.more.keep.add(p[:n])
+	state := b.state.Load()
+	if b.ended() == nil {
+		b.state.Store(state | 1)
 	}
-	if b.left > 0 {
-		b.left -= min(int64(n), b.left)
+	if b.more == nil {
+		n, err = b.rc.Read(p)
+	} else {
+		n, err = b.readWatched(p)
+	}
+	left := state >> 1
+	if left > 0 {
+		left -= min(int64(n), left)
 	}
 	switch {
 	case err == io.EOF:
@@ -105,21 +150,37 @@ func (b *body) Read(p []byte) (n int, err error) {
 		b.release()
 	case err != nil:
 		err = b.broken(err)
-	case b.left == 0:
+	case left == 0:
 		b.complete()
+		b.state.Store(0)
+	default:
+		b.state.Store(left << 1)
 	}
 	return n, err
 }
 
-// Close before the end is the caller's good right: a decoder stops at the end of its value, not of the stream.
+// Close before the end is the caller's good right: a decoder stops at the end of its value, not of the stream. Who closes
+// while a Read waits has given up on the host, which says nothing for it, nor against it.
 func (b *body) Close() error {
 	if b.ended() != nil {
 		b.callerEnded()
 	}
-	b.settle(breaker.Success, nil) // before the close, which breaks a Read that is under way
+	b.settle(b.whenLeft(), nil) // before the close, which breaks a Read that is under way
 	err := b.rc.Close()
 	b.release()
 	return err
+}
+
+// whenLeft is what it says of the host that its caller does not want to read on.
+func (b *body) whenLeft() breaker.Outcome {
+	waits := b.state.Load()&1 != 0
+	if b.more != nil && b.more.stream { // there somebody always reads
+		waits = !b.more.used.Load()
+	}
+	if waits {
+		return breaker.Ignored
+	}
+	return breaker.Success
 }
 
 // complete is the end of a body that was read to its end.
@@ -154,15 +215,15 @@ func (b *body) broken(err error) error {
 func (b *body) callerEnded() {
 	err := b.ended()
 	if errors.Is(err, context.Canceled) {
-		b.settle(breaker.Success, nil)
+		b.settle(b.whenLeft(), nil)
 		return
 	}
 	b.settle(b.judge(err), err)
 }
 
 func (b *body) judge(err error) breaker.Outcome {
-	if c := b.permit.Circuit(); c != nil {
-		if o, decided := c.Decided(b.callerCtx(), err); decided {
+	if c := b.circuit(); c != nil {
+		if o, ok := decided(c, b.callerCtx(), err); ok {
 			return o
 		}
 	}
@@ -177,11 +238,14 @@ func (b *body) unread() bool { return b.more != nil && b.more.unread.Load() }
 
 // settle ends the permit, once. A success on a closed circuit takes no lock.
 func (b *body) settle(o breaker.Outcome, cause error) {
-	if o == breaker.Success {
+	switch {
+	case b.more != nil && b.more.host != nil:
+		b.permit.SettleExcluding(o, cause, b.more.host.excluded(b.more.upload))
+	case o == breaker.Success:
 		b.permit.Done(nil)
-		return
+	default:
+		b.permit.Settle(o, cause)
 	}
-	b.permit.Settle(o, cause)
 }
 
 // release lets go of what the attempt holds.

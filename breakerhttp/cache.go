@@ -1,23 +1,14 @@
 package breakerhttp
 
 import (
-	"bufio"
-	"bytes"
-	"container/list"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,9 +16,7 @@ import (
 )
 
 const (
-	cacheBody    = 1 << 20 // the largest body that is kept, and the largest request body that is a key
-	cacheEntries = 1024
-	cacheBytes   = 64 << 20
+	cacheBody = 1 << 20 // the largest body that is kept, and the largest request body that is a key
 
 	// A cache from outside never holds up a caller for long.
 	cacheGetLimit = 100 * time.Millisecond
@@ -36,121 +25,29 @@ const (
 )
 
 // responseCache keeps answers as HTTP/1.1 messages: any process can read them back, whatever the version of this library.
+// That an answer must not be given any more is kept in the same way, since a breaker.Cache removes nothing: an empty
+// value in its place, or, for all answers of a URL, the time when that was written to.
 type responseCache struct {
-	store   breaker.Cache[[]byte]
-	memory  bool // store is our own: fast, and never fails
-	ttl     time.Duration
-	headers []string // sorted, canonical
-	now     func() time.Time
-	setting chan struct{} // a place for each Set under way
+	store      breaker.Cache[[]byte]
+	memory     bool // store is our own: fast, and never fails
+	ttl        time.Duration
+	headers    []string // that are in the key in any case; canonical
+	without    []string // that are left out of it; canonical
+	more       func(*http.Request) string
+	serveStale bool
+	now        func() time.Time
+	setting    chan struct{} // a place for each Set under way
+	removing   chan struct{} // for each that takes an answer away
 }
 
 func newResponseCache(d *cacheDraft, now func() time.Time) *responseCache {
-	c := &responseCache{store: d.store, ttl: d.ttl, headers: d.headers, now: now}
+	c := &responseCache{store: d.store, ttl: d.ttl, headers: d.headers, without: d.without, more: d.key, serveStale: d.serveStale, now: now}
 	if c.store == nil {
 		c.memory = true
-		c.store = &memoryCache{now: now, byKey: make(map[string]*list.Element)}
+		c.store = newMemoryCache(now)
 	}
-	c.setting = make(chan struct{}, cacheSetters)
+	c.setting, c.removing = make(chan struct{}, cacheSetters), make(chan struct{}, cacheSetters)
 	return c
-}
-
-// keyOf is the key of a request, or "" where its answer must not be kept. It is a hash: what is in the request does not
-// show in the cache's keys.
-func (c *responseCache) keyOf(req *http.Request) string {
-	switch req.Method {
-	case "", http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch:
-	default:
-		return ""
-	}
-	header := canonical(req.Header)
-	if header["Range"] != nil || hasDirective(header, "no-store") {
-		return ""
-	}
-	for _, h := range credentialHeaders {
-		if header[h] != nil && !slices.Contains(c.headers, h) {
-			return ""
-		}
-	}
-	sum := sha256.New()
-	// The encodings that the caller accepts are always part of the key, since nearly every server varies on them.
-	hashHead(sum, req, header, append(slices.Clip(c.headers), "Accept-Encoding"))
-	if !hashBody(sum, req) {
-		return ""
-	}
-	return "http:" + hex.EncodeToString(sum.Sum(nil))
-}
-
-// canonical is h with every name in net/http's spelling. A header that was set in the map by another goes out all the same.
-func canonical(h http.Header) http.Header {
-	odd := false
-	for name := range h {
-		odd = odd || name != http.CanonicalHeaderKey(name)
-	}
-	if !odd {
-		return h
-	}
-	all := make(http.Header, len(h))
-	for _, name := range slices.Sorted(maps.Keys(h)) {
-		as := http.CanonicalHeaderKey(name)
-		all[as] = append(all[as], h[name]...)
-	}
-	return all
-}
-
-func hashHead(sum hash.Hash, req *http.Request, header http.Header, names []string) {
-	method := req.Method
-	if method == "" {
-		method = http.MethodGet
-	}
-	u := url.URL{Scheme: req.URL.Scheme, Opaque: req.URL.Opaque, Host: req.URL.Host, Path: req.URL.Path,
-		RawPath: req.URL.RawPath, RawQuery: req.URL.RawQuery}
-	named := req.URL.Host
-	if req.Host != "" {
-		named = req.Host
-	}
-	hashStrings(sum, method, originOf(req.URL), u.RequestURI(), origin(req.URL.Scheme, named))
-	for _, name := range names {
-		values := header[name]
-		hashStrings(sum, name, strconv.Itoa(len(values)))
-		hashStrings(sum, values...)
-	}
-}
-
-// hashStrings writes each with its length, so that no two lists look alike.
-func hashStrings(sum hash.Hash, all ...string) {
-	for _, s := range all {
-		_, _ = fmt.Fprintf(sum, "%d:%s", len(s), s)
-	}
-}
-
-func hashBody(sum hash.Hash, req *http.Request) bool {
-	if req.Body == nil || req.Body == http.NoBody {
-		return true
-	}
-	if req.GetBody == nil || req.ContentLength < 0 || req.ContentLength > cacheBody {
-		return false
-	}
-	b, err := req.GetBody()
-	if err != nil {
-		return false
-	}
-	defer b.Close()
-	n, err := io.CopyN(sum, b, cacheBody+1)
-	return err == io.EOF && n <= cacheBody
-}
-
-// hasDirective reports whether Cache-Control says one of some things.
-func hasDirective(h http.Header, names ...string) bool {
-	for _, line := range h["Cache-Control"] {
-		for d := range strings.SplitSeq(line, ",") {
-			name, _, _ := strings.Cut(d, "=")
-			if slices.Contains(names, strings.ToLower(strings.TrimSpace(name))) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // recording is an answer on its way into the cache: it is kept once the caller has read all of it.
@@ -162,8 +59,10 @@ type recording struct {
 	ttl     time.Duration
 	started time.Time
 	hide    func(http.Header)
+	req     *http.Request // the caller's
 	method  string
 
+	until time.Time     // when the answer must not be given any more
 	resp  http.Response // status and headers
 	from  *http.Response
 	body  []byte
@@ -174,20 +73,25 @@ type recording struct {
 // record starts a recording for an attempt of x that is about to be sent.
 func (c *responseCache) record(x *exchange, circuit *breaker.Circuit) *recording {
 	return &recording{cache: c, circuit: circuit, ctx: x.ctx, key: x.key, ttl: x.ttl, started: c.now(),
-		hide: x.t.hideOwn, method: x.req.Method}
+		hide: x.t.hideOwn, req: x.req, method: x.req.Method}
 }
 
-// accept takes a response's head, if the answer may be kept.
-func (r *recording) accept(resp *http.Response) bool {
+// accept takes a response's head, if the answer may be kept. sent is the request that the base says it has sent.
+func (r *recording) accept(resp *http.Response, sent *http.Request) bool {
 	switch resp.StatusCode {
 	case http.StatusOK, http.StatusNonAuthoritativeInfo, http.StatusNoContent:
 	default:
 		return false
 	}
 	h := canonical(resp.Header)
+	r.until = r.started.Add(lifetime(h, r.ttl, r.cache.now(), r.cache.serveStale))
 	// The trailers that are announced; the others show at the end.
-	if h["Set-Cookie"] != nil || hasDirective(h, "no-store", "private") || len(resp.Trailer) > 0 ||
+	if h["Set-Cookie"] != nil || !r.until.After(r.started) || len(resp.Trailer) > 0 ||
 		resp.ContentLength > cacheBody && r.method != http.MethodHead || !r.cache.coversVary(h) {
+		return false
+	}
+	// What the base added, such as a user's token, is not in the key, and chose the answer.
+	if sent != nil && !r.cache.sameHeader(sent.Header, r.req.Header) {
 		return false
 	}
 	r.resp = http.Response{StatusCode: resp.StatusCode, Header: h.Clone()}
@@ -195,14 +99,14 @@ func (r *recording) accept(resp *http.Response) bool {
 		r.resp.Header = make(http.Header)
 	}
 	r.from = resp
-	if resp.ProtoMajor >= 2 && resp.ContentLength >= 0 && resp.Body != http.NoBody {
+	if resp.ProtoMajor >= 2 && resp.ContentLength > 0 && resp.Body != http.NoBody {
 		r.atEnd = &ending{ReadCloser: resp.Body, r: r}
 		resp.Body = r.atEnd
 	}
 	return true
 }
 
-// ending is a body after whose last byte trailers may come: from HTTP/2 on they may in spite of a Content-Length, even 0. The
+// ending is a body after whose last byte trailers may come: from HTTP/2 on they may in spite of a Content-Length. The
 // answer is kept when the end has come, or when the caller closes the body without a look at it.
 type ending struct {
 	io.ReadCloser
@@ -236,7 +140,7 @@ func (c *responseCache) coversVary(h http.Header) bool {
 	for _, line := range h["Vary"] {
 		for name := range strings.SplitSeq(line, ",") {
 			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
-			if name != "" && name != "Accept-Encoding" && !slices.Contains(c.headers, name) {
+			if name != "" && (name == "*" || !c.inKey(name)) {
 				return false
 			}
 		}
@@ -256,35 +160,88 @@ func (r *recording) add(p []byte) {
 func (r *recording) complete() {
 	switch {
 	case r.over:
+		r.remove()
 	case r.atEnd != nil && !r.atEnd.ended:
 		r.atEnd.whole.Store(true)
 	case len(r.from.Trailer) == 0:
 		r.keep()
+	default:
+		r.remove()
 	}
 }
 
 func (r *recording) keep() {
+	now := r.cache.now()
+	left := r.ttl
+	if r.until.Before(r.started.Add(r.ttl)) { // by its headers, which count from when it was made
+		left = r.until.Sub(now)
+	}
+	if left <= 0 {
+		return
+	}
 	r.hide(r.resp.Header)
-	r.resp.Header.Set(storedHeader, strconv.FormatInt(r.cache.now().Unix(), 10))
+	r.resp.Header.Set(storedHeader, strconv.FormatInt(now.Unix(), 10))
+	r.resp.Header.Set(startedHeader, strconv.FormatInt(r.started.UnixNano(), 10))
 	value := encode(&r.resp, r.body, r.method)
 	if r.cache.memory {
-		_ = r.cache.store.Set(r.ctx, r.key, value, r.started, r.ttl)
+		_ = r.cache.store.Set(r.ctx, r.key, value, r.started, left)
 		return
 	}
 	select {
 	case r.cache.setting <- struct{}{}:
-		go r.set(value)
+		go r.cache.set(r.ctx, r.circuit, r.key, value, r.started, left, r.cache.setting)
 	default: // it is too slow for what comes; a later answer will do
 	}
 }
 
-func (r *recording) set(value []byte) {
-	defer func() { <-r.cache.setting }()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), cacheSetLimit)
-	defer cancel()
-	err := contained(func() error { return r.cache.store.Set(ctx, r.key, value, r.started, r.ttl) })
-	reportCache(r.circuit, err)
+// remove takes away what an earlier request has left: this answer is newer, and must not be kept.
+func (r *recording) remove() { r.cache.put(r.ctx, r.circuit, r.key, nil, r.started, r.ttl) }
+
+// put stores what takes answers away. Unlike an answer it must not be lost, so that it waits a little for its turn.
+func (c *responseCache) put(ctx context.Context, circuit *breaker.Circuit, key string, value []byte, started time.Time, ttl time.Duration) {
+	if c.memory {
+		_ = c.store.Set(ctx, key, value, started, ttl)
+		return
+	}
+	timer := time.NewTimer(cacheGetLimit)
+	defer timer.Stop()
+	select {
+	case c.removing <- struct{}{}:
+		go c.set(ctx, circuit, key, value, started, ttl, c.removing)
+	case <-timer.C:
+		reportCache(circuit, errors.New("too slow to take an answer away"))
+	}
 }
+
+func (c *responseCache) set(ctx context.Context, circuit *breaker.Circuit, key string, value []byte, started time.Time, ttl time.Duration, place <-chan struct{}) {
+	defer func() { <-place }()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cacheSetLimit)
+	defer cancel()
+	reportCache(circuit, contained(func() error { return c.store.Set(ctx, key, value, started, ttl) }))
+}
+
+// written takes away the answers of the URL of a request that wrote to it, and of those that its answer names (RFC 9111
+// 4.4).
+func (c *responseCache) written(x *exchange, resp *http.Response) {
+	now := c.now()
+	mark := func(req *http.Request) {
+		c.put(x.ctx, x.primary.told, urlKey(req), strconv.AppendInt(nil, now.UnixNano(), 10), now, max(x.ttl, c.ttl, writtenFor))
+	}
+	mark(x.req)
+	for _, name := range []string{"Location", "Content-Location"} {
+		ref, err := url.Parse(resp.Header.Get(name))
+		if err != nil || *ref == (url.URL{}) {
+			continue
+		}
+		if u := x.req.URL.ResolveReference(ref); originOf(u) == originOf(x.req.URL) {
+			mark(&http.Request{URL: u, Host: x.req.Host})
+		}
+	}
+}
+
+// writtenFor is how long it is remembered, at the least, that a URL was written to: as long as an answer of PerRequest is kept
+// by anybody in his senses.
+const writtenFor = 24 * time.Hour
 
 // contained runs a user's function; a panic in it is an error.
 func contained(f func() error) (err error) {
@@ -300,7 +257,7 @@ func contained(f func() error) (err error) {
 
 func reportCache(c *breaker.Circuit, err error) {
 	if err != nil {
-		c.ReportStoreError(fmt.Errorf("breakerhttp: response cache: %w", err))
+		reportStoreError(c, fmt.Errorf("breakerhttp: response cache: %w", err))
 	}
 }
 
@@ -316,81 +273,49 @@ func (t *Transport) hideOwn(h http.Header) {
 	}
 }
 
-// hopHeaders belong to a connection, not to an answer.
-var hopHeaders = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
-
-// storedHeader says in a stored message when it was stored, in seconds since 1970.
-const storedHeader = "Breaker-Stored"
-
-// age is what the Age header of a stored answer has become, and no more than that: it was as old as it says when it came.
-func age(h http.Header, now time.Time) {
-	stored, err := strconv.ParseInt(h.Get(storedHeader), 10, 64)
-	h.Del(storedHeader)
-	if err != nil {
-		return
-	}
-	before, _ := seconds(h.Get("Age"))
-	h.Set("Age", strconv.FormatInt(int64(before/time.Second)+max(0, now.Unix()-stored), 10))
-}
-
-// encode writes an answer as an HTTP/1.1 message.
-func encode(resp *http.Response, body []byte, method string) []byte {
-	for _, h := range hopHeaders {
-		resp.Header.Del(h)
-	}
-	if method != http.MethodHead && resp.StatusCode != http.StatusNoContent {
-		resp.Header.Set("Content-Length", strconv.Itoa(len(body)))
-	}
-	var w bytes.Buffer
-	fmt.Fprintf(&w, "HTTP/1.1 %d %s\r\n", resp.StatusCode, http.StatusText(resp.StatusCode))
-	_ = resp.Header.Write(&w)
-	w.WriteString("\r\n")
-	w.Write(body)
-	return w.Bytes()
-}
-
-// decode reads one back; nil if it is none.
-func decode(value []byte, req *http.Request) *http.Response {
-	r := bytes.NewReader(value)
-	resp, err := http.ReadResponse(bufio.NewReaderSize(r, 4096), req)
-	if err != nil {
+// get looks an answer up; nil if there is none, or none that may be given.
+func (c *responseCache) get(x *exchange) *http.Response {
+	value := c.read(x, x.key)
+	if len(value) == 0 {
 		return nil
 	}
-	b, err := io.ReadAll(resp.Body)
-	_ = resp.Body.Close()
-	if err != nil {
+	resp := decode(value, x.req)
+	if resp == nil {
 		return nil
 	}
-	resp.Close = false
-	resp.Body = readCloser{bytes.NewReader(b)}
-	if len(b) == 0 {
-		resp.Body = http.NoBody
+	started := startedAt(resp.Header)
+	old := age(resp.Header, c.now())
+	if !takesOld(x.req.Header, old) || safeMethod(x.req.Method) && c.writtenSince(x, started) {
+		_ = resp.Body.Close()
+		return nil
 	}
 	return resp
 }
 
-// readCloser is a reader over memory, whose Close has nothing to do.
-type readCloser struct{ io.Reader }
-
-func (readCloser) Close() error { return nil }
-
-// WriteTo lets io.Copy pass the memory on without a copy.
-func (r readCloser) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, r.Reader) }
-
-// get looks an answer up; nil if there is none.
-func (c *responseCache) get(x *exchange) *http.Response {
-	value, ok, err := c.lookUp(context.WithoutCancel(x.ctx), x.key)
+func (c *responseCache) read(x *exchange, key string) []byte {
+	value, ok, err := c.lookUp(context.WithoutCancel(x.ctx), key)
 	if err != nil {
 		reportCache(x.primary.told, err)
 	}
 	if err != nil || !ok {
 		return nil
 	}
-	resp := decode(value, x.req)
-	if resp != nil {
-		age(resp.Header, c.now())
+	return value
+}
+
+// writtenSince reports whether the request's URL was written to after some instant. What cannot be known is taken for
+// yes.
+func (c *responseCache) writtenSince(x *exchange, started int64) bool {
+	value, ok, err := c.lookUp(context.WithoutCancel(x.ctx), urlKey(x.req))
+	if err != nil {
+		reportCache(x.primary.told, err)
+		return true
 	}
-	return resp
+	if !ok {
+		return false
+	}
+	at, err := strconv.ParseInt(string(value), 10, 64)
+	return err != nil || at >= started
 }
 
 // found is what a cache said.
@@ -421,63 +346,4 @@ func (c *responseCache) lookUp(ctx context.Context, key string) ([]byte, bool, e
 	case <-ctx.Done():
 		return nil, false, errors.New("no answer within " + cacheGetLimit.String())
 	}
-}
-
-// memoryCache is the cache in memory, bounded in answers and in bytes; the answer used least recently goes first.
-type memoryCache struct {
-	now func() time.Time
-
-	mu     sync.Mutex
-	bytes  int
-	byKey  map[string]*list.Element
-	recent list.List // of *memoryEntry, the one used last in front
-}
-
-type memoryEntry struct {
-	key     string
-	value   []byte
-	started time.Time
-	expires time.Time
-}
-
-func (c *memoryCache) Get(_ context.Context, key string) ([]byte, bool, error) {
-	now := c.now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	at := c.byKey[key]
-	if at == nil {
-		return nil, false, nil
-	}
-	e := at.Value.(*memoryEntry)
-	if !now.Before(e.expires) {
-		c.removeLocked(at)
-		return nil, false, nil
-	}
-	c.recent.MoveToFront(at)
-	return e.value, true, nil
-}
-
-func (c *memoryCache) Set(_ context.Context, key string, value []byte, started time.Time, ttl time.Duration) error {
-	now := c.now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if at := c.byKey[key]; at != nil {
-		if e := at.Value.(*memoryEntry); started.Before(e.started) && now.Before(e.expires) {
-			return nil
-		}
-		c.removeLocked(at)
-	}
-	c.byKey[key] = c.recent.PushFront(&memoryEntry{key, value, started, now.Add(ttl)})
-	c.bytes += len(value)
-	for len(c.byKey) > cacheEntries || c.bytes > cacheBytes {
-		c.removeLocked(c.recent.Back())
-	}
-	return nil
-}
-
-func (c *memoryCache) removeLocked(at *list.Element) {
-	e := at.Value.(*memoryEntry)
-	delete(c.byKey, e.key)
-	c.bytes -= len(e.value)
-	c.recent.Remove(at)
 }

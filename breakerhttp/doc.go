@@ -9,8 +9,9 @@
 // Each attempt counts singly, by the status of its response or the error in its place:
 //
 //	Failure   transport errors and timeouts, 408, 429, every status of 500 or more
-//	Ignored   every other 4xx, and whatever comes after the caller's own cancel; an error where the request's own body
-//	          could not be read, or where the request is one that net/http does not send
+//	Answered  every other 4xx: a success, but for not ending a run of failures
+//	Ignored   whatever comes after the caller's own cancel; an error where the request's own body could not be read, or
+//	          where the request is one that net/http does not send
 //	Success   the rest
 //
 // [WithClassifier] decides otherwise, [Ignore429] for one status. A Failure keeps its response: the caller gets it as

@@ -3,6 +3,7 @@ package breakerhttp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -21,9 +22,12 @@ type exchange struct {
 	replay replay
 
 	primary    target
+	out        context.Context // of attempts: the caller's, without the options that this Transport has taken
 	limit      time.Duration
 	limitSet   bool
-	repeatable bool
+	repeatable bool // to the same host
+	reached    bool // an attempt may have reached a host
+	unanswered bool // one of those has brought no response: nobody knows whether the host has acted
 	policy     breaker.RetryPolicy
 	failover   []*url.URL
 	memory     *responseCache // nil: none
@@ -31,6 +35,7 @@ type exchange struct {
 	ttl        time.Duration
 
 	last     attempt // the last that was sent, its response held open; or the rejection of the first
+	spent    bool    // last's response is not whole any more, and cannot be the answer
 	attempts int
 	errs     []error // what went wrong besides
 	rescue   breaker.Rescue
@@ -54,8 +59,10 @@ func (x *exchange) configure(own *perRequest) (err error) {
 		x.ttl = x.memory.ttl
 	}
 	x.repeatable = x.replay.repeatable(t.unsafe)
+	x.out = x.ctx
 	bypass := false
 	if own != nil {
+		x.out = withoutPerRequest(x.ctx)
 		if own.err != nil {
 			return own.err
 		}
@@ -65,6 +72,7 @@ func (x *exchange) configure(own *perRequest) (err error) {
 			return err
 		}
 	}
+	x.replay.many = t.retries || own != nil && own.retries != nil || len(x.failover) > 0
 	x.primary = x.target(t.keyOf(x.req), bypass)
 	x.by = x.primary.key
 	if x.memory != nil {
@@ -96,13 +104,13 @@ func (x *exchange) override(own *perRequest) (err error) {
 func (x *exchange) target(key string, bypass bool) target {
 	g := target{key: key}
 	if bypass {
-		g.told = x.t.group.Past(key)
+		g.told = bypassOf(x.t.group, key)
 		if !x.limitSet {
-			g.limit = x.t.group.Timeout(key)
+			g.limit = groupTimeout(x.t.group, key)
 		}
 	} else {
 		b := x.t.group.Get(key)
-		g.circuit, g.told, g.limit = b.Circuit(), b.Circuit(), b.Timeout()
+		g.circuit, g.told, g.limit = b.Circuit(), b.Circuit(), timeoutOf(b)
 	}
 	if x.limitSet {
 		g.limit = x.limit
@@ -123,6 +131,7 @@ func (x *exchange) run() (*http.Response, error) {
 			x.cacheAnswers()
 		}
 	}
+	x.noteWrite()
 	resp, err := x.answer()
 	done = true
 	return resp, err
@@ -130,27 +139,90 @@ func (x *exchange) run() (*http.Response, error) {
 
 // callPrimary makes the attempts on the host that the request names.
 func (x *exchange) callPrimary() {
-	retries := x.policy.Begin(x.primary.told)
+	began := retryBegin(x.policy, x.primary.told)
 	var failed, because error
 	for {
 		a := x.attempt(x.primary, true)
 		if !a.sent {
+			x.noRetry(a.err)
 			because = a.err
 			break
 		}
 		x.attempts++
-		retries.Ran()
+		retryRan(x.policy, x.primary.told, x.attempts)
 		x.last = a
-		if a.outcome != breaker.Failure || !x.repeatable || x.callerEnd() != nil {
+		x.note(&a)
+		if a.outcome != breaker.Failure || a.final || !x.mayRepeat(x.repeatable) || x.callerEnd() != nil {
 			break
 		}
 		failed = a.cause
 		var again bool
-		if again, because = retries.Next(x.ctx, a.cause); !again {
+		if again, because = x.wait(began, a.cause); !again {
 			break
 		}
 	}
-	x.primaryEnded(&retries, failed, because)
+	x.primaryEnded(failed, because)
+}
+
+// mayRepeat reports whether the request may be sent once more, allowed being the answer where a host may have seen it. A
+// request that never left may be sent again whatever its method.
+func (x *exchange) mayRepeat(allowed bool) bool {
+	return allowed || !x.reached && x.replay.replayable()
+}
+
+// note notes whether an attempt may have reached a host, and whether that has answered.
+func (x *exchange) note(a *attempt) {
+	if a.sent && !a.unsent {
+		x.reached = true
+		x.unanswered = x.unanswered || a.err != nil
+	}
+}
+
+// noRetry tells the Rescue hooks why an announced retry was not made, where the caller gets a response that does not say so.
+func (x *exchange) noRetry(err error) {
+	if x.last.resp != nil && !rejection(err) && x.callerEnd() == nil {
+		x.rescued(breaker.RescueRetry, x.last.cause, err)
+	}
+}
+
+// heldKey is the context key of the response that is held while a retry, which the Retry hooks are told of, waits.
+type heldKey struct{}
+
+type held struct {
+	resp  *http.Response
+	spent bool
+}
+
+// wait decides about a retry, and waits for it. The request's Cancel ends the wait as its context does.
+func (x *exchange) wait(began int64, cause error) (again bool, because error) {
+	h := &held{resp: x.last.resp} // not x itself, which would then be on the heap from the start
+	ctx := context.WithValue(x.ctx, heldKey{}, h)
+	//lint:ignore SA1019 http.Client sets it
+	if gone := x.req.Cancel; gone != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+		done := make(chan struct{})
+		defer close(done)
+		go func() {
+			select {
+			case <-gone:
+				cancel()
+			case <-done:
+			}
+		}()
+	}
+	again, because = retryNext(ctx, x.policy, x.primary.told, began, x.attempts, cause)
+	x.spent = h.spent
+	return again, because
+}
+
+// freeConnections is a Retry hook of every circuit: a response that is held while its retry waits does not hold its
+// connection meanwhile.
+func freeConnections(ctx context.Context, _ breaker.RetryEvent) {
+	if h, ok := ctx.Value(heldKey{}).(*held); ok {
+		h.spent = !setAside(h.resp)
+	}
 }
 
 // callerEnd is how the caller has ended the request, if so.
@@ -160,16 +232,16 @@ func (x *exchange) callerEnd() error {
 }
 
 // primaryEnded settles what the host's attempts come to.
-func (x *exchange) primaryEnded(retries *breaker.Retries, failed, because error) {
+func (x *exchange) primaryEnded(failed, because error) {
 	a := &x.last
 	switch {
 	case x.attempts == 0:
 		*a = attempt{err: because, cause: because, outcome: breaker.Ignored}
-	case a.resp != nil && because != nil && x.ctx.Err() != nil: // the caller has gone during a wait
+	case a.resp != nil && because != nil && (x.spent || x.callerEnd() != nil): // the caller has gone during a wait
 		x.drop()
-		a.err = retriedError(retries.Error(a.cause, because))
+		a.err = retriedError(retryError(x.attempts, a.cause, because))
 	case a.err != nil:
-		a.err = retriedError(retries.Error(a.err, because))
+		a.err = retriedError(retryError(x.attempts, a.err, because))
 	case x.attempts > 1 && a.outcome == breaker.Success:
 		x.rescued(breaker.RescueRetry, failed, nil)
 	}
@@ -199,8 +271,12 @@ func (x *exchange) attempt(g target, sameHost bool) (a attempt) {
 		b.extra().keep = x.memory.record(x, g.told)
 	}
 	x.t.send(b, req, g.limit, &a)
-	if a.resp != nil && g.to == nil {
+	switch {
+	case a.resp == nil:
+	case g.to == nil:
 		a.resp.Request = x.req
+	default:
+		leadBack(a.resp, req.URL)
 	}
 	return a
 }
@@ -214,8 +290,8 @@ func (x *exchange) prepare(b *body, g target, a *attempt) (req *http.Request) {
 			b.release()
 		}
 	}()
-	ctx := x.ctx
-	if g.limit > 0 {
+	ctx := x.out
+	if g.limit > 0 || x.t.stall > 0 {
 		ctx, b.extra().cancel = context.WithCancelCause(ctx)
 	}
 	r, err := x.replay.next(ctx)
@@ -224,7 +300,7 @@ func (x *exchange) prepare(b *body, g target, a *attempt) (req *http.Request) {
 		return nil
 	}
 	if g.to != nil {
-		r = redirected(r, g.to)
+		r, a.bare = x.t.redirected(r, g.to)
 	}
 	return r
 }
@@ -232,7 +308,7 @@ func (x *exchange) prepare(b *body, g target, a *attempt) (req *http.Request) {
 // drop lets go of the held response.
 func (x *exchange) drop() {
 	discard(x.last.resp)
-	x.last.resp = nil
+	x.last.resp, x.spent = nil, false
 }
 
 // wantsRescue reports whether something else may answer: after a Failure, and after a rejection, by this circuit or one
@@ -244,14 +320,18 @@ func (x *exchange) wantsRescue() bool {
 	return x.last.outcome == breaker.Failure || x.last.err != nil && rejection(x.last.err)
 }
 
-// failoverAnswers sends the request to the other hosts in turn.
+// failoverAnswers sends the request to the other hosts in turn, to each once, and not to the one that it was addressed to.
 func (x *exchange) failoverAnswers() bool {
+	asked := map[string]bool{originOf(x.req.URL): true}
 	for _, to := range x.failover {
-		if x.ctx.Err() != nil || x.replay.sent && !x.repeatable {
+		if x.callerEnd() != nil || x.replay.sent && !x.mayRepeat(x.replay.elsewhere(x.t.unsafe, !x.unanswered)) {
 			return false
 		}
-		if x.otherAnswers(to) {
-			return true
+		if at := originOf(to); !asked[at] {
+			asked[at] = true
+			if x.otherAnswers(to) {
+				return true
+			}
 		}
 	}
 	return false
@@ -260,16 +340,11 @@ func (x *exchange) failoverAnswers() bool {
 func (x *exchange) otherAnswers(to *url.URL) bool {
 	g := x.target(x.t.keyElsewhere(x.req, to), x.primary.circuit == nil)
 	g.to = to
-	same := originOf(to) == originOf(x.req.URL)
 	cause := x.last.cause
-	a := x.attempt(g, same)
-	answered := a.sent && a.err == nil && a.outcome != breaker.Failure
-	if !answered {
+	a := x.attempt(g, false)
+	x.note(&a)
+	if !a.rescues() {
 		x.rescued(breaker.RescueFailover, cause, withoutURL(a.problem()))
-		if a.sent && same { // the host's own answer had to make room for this one
-			x.last = a
-			return false
-		}
 		discard(a.resp)
 		x.errs = append(x.errs, a.problem())
 		return false
@@ -280,10 +355,23 @@ func (x *exchange) otherAnswers(to *url.URL) bool {
 	return true
 }
 
+// rescues reports whether another host's attempt is an answer. One that refuses us, without the credentials that stayed at home,
+// says nothing about what was asked for.
+func (a *attempt) rescues() bool {
+	if !a.sent || a.err != nil || a.outcome == breaker.Failure {
+		return false
+	}
+	refused := a.resp.StatusCode == http.StatusUnauthorized || a.resp.StatusCode == http.StatusForbidden || a.resp.StatusCode == http.StatusProxyAuthRequired
+	return !a.bare || !refused
+}
+
 // problem is why an attempt is no answer.
 func (a *attempt) problem() error {
-	if a.err != nil {
+	switch {
+	case a.err != nil:
 		return a.err
+	case a.cause == nil:
+		return &StatusError{StatusCode: a.resp.StatusCode}
 	}
 	return a.cause
 }
@@ -304,12 +392,26 @@ func (x *exchange) cacheAnswers() bool {
 	return true
 }
 
+// noteWrite tells the caches that a URL was written to.
+func (x *exchange) noteWrite() {
+	resp := x.last.resp
+	if safeMethod(x.req.Method) || resp == nil || resp.StatusCode >= 400 || x.rescue == breaker.RescueCache {
+		return
+	}
+	if x.t.cache != nil {
+		x.t.cache.written(x, resp)
+	}
+	if x.t.ownUsed.Load() {
+		x.t.ownCache().written(x, resp)
+	}
+}
+
 // rescued notes a rescue, or one that did not help.
 func (x *exchange) rescued(kind breaker.Rescue, cause, err error) {
 	if err == nil {
 		x.rescue = kind
 	}
-	x.primary.told.Rescued(x.ctx, breaker.RescueEvent{Kind: kind, Cause: cause, Err: err})
+	rescued(x.primary.told, x.ctx, breaker.RescueEvent{Kind: kind, Cause: cause, Err: err})
 }
 
 // answer is what the caller gets.
@@ -349,6 +451,7 @@ func (x *exchange) mark(resp *http.Response, strategy string) {
 	if resp.Header == nil {
 		resp.Header = make(http.Header)
 	}
+	t.hideTrailers(resp)
 	if t.rescue != "" {
 		resp.Header.Del(t.rescue)
 		if x.rescue != "" {
@@ -356,7 +459,7 @@ func (x *exchange) mark(resp *http.Response, strategy string) {
 		}
 	}
 	if t.debug != "" {
-		resp.Header.Set(t.debug+"Provider", x.by)
+		resp.Header.Set(t.debug+"Provider", printable(x.by))
 		resp.Header.Set(t.debug+"Strategy", strategy)
 		resp.Header.Del(t.debug + "Health")
 		if b, ok := t.group.Lookup(x.by); ok {
@@ -364,6 +467,24 @@ func (x *exchange) mark(resp *http.Response, strategy string) {
 		}
 	}
 }
+
+// printable escapes what may not stand in a header's value, or not be read there: a key is whatever WithKey makes of a request.
+func printable(s string) string {
+	if !strings.ContainsFunc(s, unprintable) {
+		return s
+	}
+	var w strings.Builder
+	for _, c := range []byte(s) {
+		if unprintable(rune(c)) {
+			fmt.Fprintf(&w, "%%%02X", c)
+			continue
+		}
+		w.WriteByte(c)
+	}
+	return w.String()
+}
+
+func unprintable(c rune) bool { return c <= ' ' || c >= 0x7f || c == '%' }
 
 // unavailable is a rejection as a response.
 func unavailable(req *http.Request, err error) *http.Response {

@@ -1,16 +1,9 @@
 package breakerhttp
 
 import (
-	"context"
-	"net/http"
 	"net/url"
 	"time"
 )
-
-// CheckTLSWith is CheckTLS with the trust of a client.
-func CheckTLSWith(host string, c *http.Client) func(context.Context) error {
-	return checkTLS(host, c.Transport.(*http.Transport).TLSClientConfig)
-}
 
 // TLSAddr is where CheckTLS dials.
 func TLSAddr(host string) string { return tlsAddr(host) }

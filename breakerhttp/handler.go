@@ -7,13 +7,17 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/breakerkit/breaker"
 )
 
 // Handler puts a circuit in front of next: while it is open, requests are answered with 503 and a Retry-After, and next
-// is not called. A status of 500 or more and a panic are Failures (the panic goes on), another 4xx is Ignored, the rest
-// is Success; once the request's context is done the outcome is Ignored, since the client has gone.
+// is not called. A status of 500 or more and a panic are Failures (the panic goes on), 408 and 429 are Ignored, another 4xx is
+// Answered, the rest is Success. Once the request's context is cancelled the outcome is Ignored, since the client has gone; a
+// deadline on it, as http.TimeoutHandler sets one, is a Failure unless breaker.IgnoreCallerDeadline is given. A status that
+// would be a Failure is Ignored where the client's body could not be read: broken chunks, or more than a
+// http.MaxBytesHandler around this one allows. What a limit inside next refuses is not seen here; answer that with a 4xx.
 //
 // All requests share one circuit named handler, unless WithKey tells them apart: what a client sends, the Host header
 // included, is no sound key by itself. It takes WithBreaker (without WithTimeout), WithKey and WithClassifier. The
@@ -24,7 +28,7 @@ func Handler(next http.Handler, opts ...Option) (http.Handler, error) {
 		d.fault("Handler", "next must not be nil")
 	}
 	h := &handler{next: next, group: d.group(), key: d.key, classifier: d.classifier}
-	if h.group != nil && h.group.Get(handlerKey).Timeout() != 0 {
+	if h.group != nil && timeoutOf(h.group.Get(handlerKey)) != 0 {
 		d.fault("WithBreaker", "WithTimeout is not an option of Handler; use http.TimeoutHandler")
 	}
 	if err := d.err(); err != nil {
@@ -56,14 +60,19 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	var p breaker.Permit
-	if err := h.group.Get(key).Circuit().AcquireInto(r.Context(), &p); err != nil {
+	err := h.group.Get(key).Circuit().AcquireInto(r.Context(), &p)
+	if err != nil {
 		refuse(w, err)
 		return
 	}
-	rec := &recorder{ResponseWriter: w}
+	c := &served{permit: &p, req: r, rec: &recorder{ResponseWriter: w}}
+	in := r
+	if r.Body != nil && r.Body != http.NoBody {
+		in = watchUpload(r, &c.unread, nil)
+	}
 	done := false
-	defer func() { h.settle(&p, r, rec, done) }()
-	h.next.ServeHTTP(rec.wrap(), r)
+	defer func() { h.settle(c, done) }()
+	h.next.ServeHTTP(c.rec.wrap(), in)
 	done = true
 }
 
@@ -75,37 +84,61 @@ func refuse(w http.ResponseWriter, err error) {
 	http.Error(w, http.StatusText(http.StatusServiceUnavailable), http.StatusServiceUnavailable)
 }
 
+// served is one request on its way through a Handler.
+type served struct {
+	permit *breaker.Permit
+	req    *http.Request
+	rec    *recorder
+	unread atomic.Bool // the client's body could not be read
+}
+
 // settle classifies what the handler did. done is false after a panic or runtime.Goexit.
-func (h *handler) settle(p *breaker.Permit, r *http.Request, rec *recorder, done bool) {
-	if r.Context().Err() != nil {
-		p.Settle(breaker.Ignored, nil)
-		return
+func (h *handler) settle(c *served, done bool) {
+	p := c.permit
+	ended := c.req.Context().Err()
+	if ended != nil {
+		circuit, ctx := admitted(p)
+		if o, ok := decided(circuit, ctx, ended); ok {
+			p.Settle(o, ended)
+			return
+		}
 	}
 	if !done {
 		p.Abort()
 		return
 	}
+	if ended != nil { // a deadline, which the server has set itself
+		p.Settle(breaker.Failure, ended)
+		return
+	}
 	defer p.Abort() // where the classifier panics; otherwise the second to come
-	o := h.classify(r, rec)
+	o := h.classify(c)
 	var cause error
 	if o == breaker.Failure {
-		cause = &StatusError{StatusCode: rec.code()}
+		cause = &StatusError{StatusCode: c.rec.code()}
 	}
 	p.Settle(o, cause)
 }
 
-func (h *handler) classify(r *http.Request, rec *recorder) breaker.Outcome {
-	code := rec.code()
-	switch {
-	case h.classifier != nil:
-		resp := &http.Response{StatusCode: code, Header: rec.Header(), Body: http.NoBody, Request: r}
-		return valid(h.classifier(r, resp, nil))
-	case code >= 500:
-		return breaker.Failure
-	case code >= 400:
+func (h *handler) classify(c *served) breaker.Outcome {
+	code := c.rec.code()
+	o := byServedStatus(code)
+	if h.classifier != nil {
+		resp := &http.Response{StatusCode: code, Header: c.rec.Header(), Body: http.NoBody, Request: c.req}
+		o = valid(h.classifier(c.req, resp, nil))
+	}
+	if o == breaker.Failure && c.unread.Load() { // it is for what the client has sent
 		return breaker.Ignored
 	}
-	return breaker.Success
+	return o
+}
+
+// byServedStatus is the table of a Handler: 408 and 429 are what it says of its client.
+func byServedStatus(code int) breaker.Outcome {
+	if code == http.StatusRequestTimeout || code == http.StatusTooManyRequests {
+		return breaker.Ignored
+	}
+	return byStatus(code)
 }
 
 // recorder notes the status of a response on its way through.
@@ -123,10 +156,10 @@ func (rec *recorder) code() int {
 
 // WriteHeader notes the first final status; those before it inform only.
 func (rec *recorder) WriteHeader(code int) {
+	rec.ResponseWriter.WriteHeader(code) // which panics where code is none
 	if rec.status == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
 		rec.status = code
 	}
-	rec.ResponseWriter.WriteHeader(code)
 }
 
 func (rec *recorder) Write(p []byte) (int, error) {
@@ -143,6 +176,9 @@ func (rec *recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
 func (rec *recorder) wrap() http.ResponseWriter {
 	f, flushes := rec.ResponseWriter.(http.Flusher)
 	if !flushes {
+		if hj, ok := rec.ResponseWriter.(http.Hijacker); ok {
+			return &hijackOnlyRecorder{rec, hj}
+		}
 		return rec
 	}
 	if hj, ok := rec.ResponseWriter.(http.Hijacker); ok {
@@ -181,6 +217,16 @@ type hijackRecorder struct {
 }
 
 func (rec *hijackRecorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return rec.hijacker.Hijack()
+}
+
+// hijackOnlyRecorder is over a writer of somebody else's.
+type hijackOnlyRecorder struct {
+	*recorder
+	hijacker http.Hijacker
+}
+
+func (rec *hijackOnlyRecorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return rec.hijacker.Hijack()
 }
 

@@ -113,7 +113,7 @@ func (t *Transport) breakerOf(req *http.Request) *breaker.Breaker[struct{}] {
 	if t.key != nil {
 		return t.group.Get(t.keyOf(req))
 	}
-	evictions := t.group.Evictions()
+	evictions := evictionsOf(t.group)
 	if s := t.keys.find(req.URL); s != nil && s.breaker != nil && s.evictions == evictions {
 		return s.breaker
 	}

@@ -49,6 +49,11 @@ func PerRequest(ctx context.Context, opts ...RequestOption) context.Context {
 	return context.WithValue(ctx, perRequestKey{}, &p)
 }
 
+// withoutPerRequest is a context whose options nobody further in sees: a Transport around another takes them.
+func withoutPerRequest(ctx context.Context) context.Context {
+	return context.WithValue(ctx, perRequestKey{}, (*perRequest)(nil))
+}
+
 func perRequestOf(ctx context.Context) *perRequest {
 	p, _ := ctx.Value(perRequestKey{}).(*perRequest)
 	return p

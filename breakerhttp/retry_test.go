@@ -615,3 +615,167 @@ func TestDroppedBodyPanics(t *testing.T) {
 		require.Equal(t, 200, code)
 	})
 }
+
+// Whatever the base writes into a request's headers, each attempt has its own, and the caller's stay as they are.
+func TestAttemptsShareNoHeaders(t *testing.T) {
+	for name, opts := range map[string][]breakerhttp.Option{"retries": {quick(2)}, "failover": {breakerhttp.WithFailover("http://backup.example")}} {
+		t.Run(name, func(t *testing.T) {
+			var seen []int
+			tr := transport(t, roundTripper(func(r *http.Request) (*http.Response, error) {
+				r.Header.Add("X-Signature", "1")
+				seen = append(seen, len(r.Header["X-Signature"]))
+				return nil, errBoom
+			}), append(opts, r0())...)
+			req := request(t, http.MethodGet, "http://up.example", nil)
+			_, _, err := send(t, tr, req)
+			require.Error(t, err)
+			require.Empty(t, req.Header)
+			require.GreaterOrEqual(t, len(seen), 2)
+			for _, n := range seen {
+				require.Equal(t, 1, n)
+			}
+		})
+	}
+}
+
+// A Transport around another takes the request's options; the one inside does not see them.
+func TestPerRequestIsTakenOnce(t *testing.T) {
+	up := serve(t, statuses(503))
+	inner := transport(t, nil, breakerhttp.WithBreaker(breaker.WithFailureThreshold(99)))
+	tr := transport(t, inner, breakerhttp.WithBreaker(breaker.WithFailureThreshold(99)))
+	ctx := breakerhttp.PerRequest(t.Context(), breakerhttp.Retries(2, 0))
+	requireSend(t, tr, request(t, http.MethodGet, up.URL, nil).WithContext(ctx))
+	require.EqualValues(t, 3, up.hits.Load())
+}
+
+// While a retry waits, the failed response does not hold its connection: a small body is kept for the caller, a large one
+// is given up.
+func TestWaitHoldsNoConnection(t *testing.T) {
+	for name, size := range map[string]int{"small": 100, "large": 1 << 20} {
+		t.Run(name, func(t *testing.T) {
+			guard(t, func() {
+				clk := newFakeClock()
+				up := serve(t, func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/bad" {
+						w.Header().Set("Trailer", "X-Sum")
+						w.WriteHeader(503)
+						_, _ = io.WriteString(w, strings.Repeat("x", size))
+						w.Header().Set("X-Sum", "1")
+					}
+				})
+				rt := base(t)
+				rt.MaxConnsPerHost = 1
+				tr := transport(t, rt, r0(breaker.WithClock(clk)), breakerhttp.WithRetry(breaker.MaxRetries(1), breaker.Constant(5*time.Second), breaker.NoJitter()))
+				done := make(chan error)
+				go func() {
+					resp, err := tr.RoundTrip(request(t, http.MethodGet, up.URL+"/bad", nil))
+					if err == nil {
+						var b []byte
+						b, err = io.ReadAll(resp.Body)
+						if err == nil && (len(b) != size || resp.StatusCode != 503 || resp.Trailer.Get("X-Sum") != "1") {
+							err = fmt.Errorf("%d bytes, %d", len(b), resp.StatusCode)
+						}
+						_ = resp.Body.Close()
+					}
+					done <- err
+				}()
+				wait := <-clk.waiting
+				code, _, err := get(t, tr, up.URL+"/good")
+				require.NoError(t, err)
+				require.Equal(t, 200, code)
+				circuit(t, tr, up.URL).Trip(errBoom)
+				clk.Add(wait)
+				err = <-done
+				if name == "small" {
+					require.NoError(t, err, "the answer is whole")
+					return
+				}
+				var status *breakerhttp.StatusError
+				require.ErrorAs(t, err, &status)
+				require.ErrorIs(t, err, breaker.ErrOpen)
+			})
+		})
+	}
+}
+
+// The deprecated way to cancel ends a wait at once, without another attempt.
+func TestCancelChannelDuringWait(t *testing.T) {
+	clk := newFakeClock()
+	n := 0
+	tr := transport(t, roundTripper(func(*http.Request) (*http.Response, error) { n++; return answer(503, nil), nil }),
+		r0(breaker.WithClock(clk)), breakerhttp.WithRetry(breaker.MaxRetries(4), breaker.Constant(time.Hour)))
+	cancel := make(chan struct{})
+	req := request(t, http.MethodGet, "http://up.example", nil)
+	//lint:ignore SA1019 it is what the test is about
+	req.Cancel = cancel
+	go func() {
+		<-clk.waiting
+		close(cancel)
+	}()
+	guard(t, func() {
+		_, _, err := send(t, tr, req)
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, 1, n)
+	})
+}
+
+// A retry that cannot be made, because there is no body for it, is told to the hooks: the response does not say so.
+func TestGetBodyFailureIsTold(t *testing.T) {
+	e := &events{}
+	tr := transport(t, roundTripper(func(r *http.Request) (*http.Response, error) { _ = r.Body.Close(); return answer(503, nil), nil }), r0(e.hooks()), quick(2))
+	req := request(t, http.MethodPut, "http://up.example", strings.NewReader("x"))
+	req.GetBody = func() (io.ReadCloser, error) { return nil, errBoom }
+	code, _, err := send(t, tr, req)
+	require.NoError(t, err)
+	require.Equal(t, 503, code)
+	require.Len(t, e.rescues, 1)
+	require.Equal(t, breaker.RescueRetry, e.rescues[0].Kind)
+	require.ErrorIs(t, e.rescues[0].Err, errBoom)
+}
+
+// BR-60: how long a host wants to be left alone, in the headers that there are for it.
+func TestWaitHeaders(t *testing.T) {
+	const none = 3 * time.Second // the backoff's own
+	reset := breakerhttp.WithWait(breakerhttp.RateLimitReset)
+	fixed := breakerhttp.WithWait(func(r *http.Response) time.Duration {
+		if r.StatusCode == 500 {
+			return 7 * time.Second
+		}
+		return -1
+	})
+	date := "Fri, 02 Jan 2026 03:04:05 GMT" // 1767323045
+	for _, c := range []struct {
+		opt    breakerhttp.Option
+		code   int
+		header []string
+		want   time.Duration
+	}{
+		{nil, 429, []string{"Retry-After-Ms", "4500"}, 4500 * time.Millisecond},
+		{nil, 503, []string{"X-Ms-Retry-After-Ms", "4500.5"}, 4500500 * time.Microsecond},
+		{nil, 429, []string{"Retry-After-Ms", "4500", "Retry-After", "9"}, 4500 * time.Millisecond},
+		{nil, 429, []string{"Retry-After-Ms", "soon", "Retry-After", "9"}, 9 * time.Second},
+		{nil, 500, []string{"Retry-After-Ms", "4500"}, none},
+		{nil, 429, []string{"X-RateLimit-Reset-Requests", "6s"}, none},
+		{reset, 429, []string{"X-RateLimit-Reset-Requests", "6s", "X-RateLimit-Reset-Tokens", "1m0s", "X-RateLimit-Remaining-Requests", "0", "X-RateLimit-Remaining-Tokens", "12"}, 6 * time.Second},
+		{reset, 429, []string{"X-RateLimit-Reset-Requests", "6s", "X-RateLimit-Reset-Tokens", "8s"}, 8 * time.Second},
+		{reset, 429, []string{"X-RateLimit-Reset", "1767323050", "Date", date}, 5 * time.Second},
+		{reset, 503, []string{"RateLimit-Reset", "5"}, 5 * time.Second},
+		{reset, 429, []string{"X-RateLimit-Reset", "soon", "Retry-After", "9"}, 9 * time.Second},
+		{reset, 500, []string{"X-RateLimit-Reset", "9"}, none},
+		{fixed, 500, nil, 7 * time.Second},
+		{fixed, 429, []string{"Retry-After", "9"}, 9 * time.Second},
+	} {
+		t.Run(fmt.Sprint(c.code, c.header), func(t *testing.T) {
+			clk := newFakeClock()
+			opts := []breakerhttp.Option{r0(breaker.WithClock(clk)), breakerhttp.WithRetry(breaker.MaxRetries(1), breaker.Constant(none), breaker.NoJitter(), breaker.RetryAfterCap(time.Hour))}
+			if c.opt != nil {
+				opts = append(opts, c.opt)
+			}
+			tr := transport(t, roundTripper(func(*http.Request) (*http.Response, error) { return answer(c.code, nil, c.header...), nil }), opts...)
+			guard(t, func() {
+				go func() { clk.pass(t, c.want) }()
+				requireSend(t, tr, request(t, http.MethodGet, "http://up.example", nil))
+			})
+		})
+	}
+}

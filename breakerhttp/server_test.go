@@ -1,6 +1,7 @@
 package breakerhttp_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -42,8 +43,8 @@ func serveOnce(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 }
 
 func TestHandlerCounts(t *testing.T) {
-	for code, want := range map[int]breaker.Outcome{200: breaker.Success, 0: breaker.Success, 302: breaker.Success, 400: breaker.Ignored,
-		404: breaker.Ignored, 408: breaker.Ignored, 429: breaker.Ignored, 500: breaker.Failure, 503: breaker.Failure} {
+	for code, want := range map[int]breaker.Outcome{200: breaker.Success, 0: breaker.Success, 302: breaker.Success, 400: breaker.Success,
+		404: breaker.Success, 408: breaker.Ignored, 429: breaker.Ignored, 500: breaker.Failure, 503: breaker.Failure} {
 		h, find := guarded(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusEarlyHints)
 			if code != 0 {
@@ -231,8 +232,8 @@ func TestHealthChecks(t *testing.T) {
 	require.Error(t, breakerhttp.CheckTCP("no port")(ctx))
 	require.ErrorContains(t, breakerhttp.CheckTCP(hostOf(t, up.URL))(cancelled), "cancel")
 
-	require.NoError(t, breakerhttp.CheckTLSWith(secure.URL, secure.Client())(ctx))
-	require.NoError(t, breakerhttp.CheckTLSWith(hostOf(t, secure.URL), secure.Client())(ctx))
+	require.NoError(t, breakerhttp.CheckTLS(secure.URL, breakerhttp.CheckClient(secure.Client()))(ctx))
+	require.NoError(t, breakerhttp.CheckTLS(hostOf(t, secure.URL), breakerhttp.CheckClient(secure.Client()))(ctx))
 	require.Error(t, breakerhttp.CheckTLS(hostOf(t, secure.URL))(ctx), "a certificate that nobody knows")
 	require.Error(t, breakerhttp.CheckTLS(hostOf(t, up.URL))(ctx))
 	require.Error(t, breakerhttp.CheckTLS(hostOf(t, down))(ctx))
@@ -243,8 +244,8 @@ func TestHealthChecks(t *testing.T) {
 
 	require.NoError(t, breakerhttp.CheckHTTP(up.URL)(ctx))
 	require.ErrorContains(t, breakerhttp.CheckHTTP(up.URL+"/down?key=hunter2")(ctx), "status 503")
-	require.NoError(t, breakerhttp.CheckHTTP(up.URL+"/down", 200, 503)(ctx))
-	require.Error(t, breakerhttp.CheckHTTP(up.URL, 204)(ctx))
+	require.NoError(t, breakerhttp.CheckHTTP(up.URL+"/down", breakerhttp.CheckStatus(200, 503))(ctx))
+	require.Error(t, breakerhttp.CheckHTTP(up.URL, breakerhttp.CheckStatus(204))(ctx))
 	require.ErrorContains(t, breakerhttp.CheckHTTP(up.URL+"/moved")(ctx), "status 302")
 	for _, bad := range []string{down + "?key=hunter2", "http://[hunter2", ""} {
 		err := breakerhttp.CheckHTTP(bad)(ctx)
@@ -348,4 +349,127 @@ func TestHandlerReadsFromNothing(t *testing.T) {
 			require.EqualValues(t, 1, totals.Successes)
 		}
 	})
+}
+
+// A handler that fails for what its client has sent says nothing against itself: broken chunks, or more than it may send.
+func TestHandlerWhoseClientSendsNonsense(t *testing.T) {
+	guard(t, func() {
+		h, find := guarded(t, func(w http.ResponseWriter, r *http.Request) {
+			if _, err := io.Copy(io.Discard, r.Body); err != nil {
+				w.WriteHeader(http.StatusBadGateway)
+			}
+		})
+		up := serve(t, http.MaxBytesHandler(h, 1000).ServeHTTP)
+		for _, chunks := range []string{"3\r\nabc\r\nZZ\r\n", "7d0\r\n" + strings.Repeat("x", 2000) + "\r\n0\r\n\r\n"} {
+			for range 5 {
+				c, err := net.Dial("tcp", hostOf(t, up.URL))
+				require.NoError(t, err)
+				_, err = io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"+chunks)
+				require.NoError(t, err)
+				resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+				require.NoError(t, err)
+				require.Equal(t, http.StatusBadGateway, resp.StatusCode)
+				require.NoError(t, c.Close())
+			}
+		}
+		n := find("handler").Snapshot()
+		require.Equal(t, breaker.Closed, n.State)
+		require.EqualValues(t, 10, n.Totals.Ignored)
+	})
+}
+
+// A deadline of the server's own is not a client that has gone.
+func TestHandlerUnderATimeout(t *testing.T) {
+	for _, ignored := range []bool{false, true} {
+		var opts []breakerhttp.Option
+		if ignored {
+			opts = append(opts, breakerhttp.WithBreaker(breaker.IgnoreCallerDeadline()))
+		}
+		ended := make(chan struct{}, 1)
+		ran := 0 // a busy machine may be late: what has ended before it began does not count
+		h, find := guarded(t, func(_ http.ResponseWriter, r *http.Request) { ran++; <-r.Context().Done() }, opts...)
+		outer := http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer func() { ended <- struct{}{} }()
+			h.ServeHTTP(w, r)
+		}), 5*time.Millisecond, "slow")
+		guard(t, func() {
+			for ran < 3 {
+				require.Equal(t, 503, serveOnce(outer, httptest.NewRequest(http.MethodGet, "/", nil)).Code)
+				<-ended
+			}
+		})
+		want := map[bool]breaker.State{false: breaker.Open, true: breaker.Closed}[ignored]
+		require.Equal(t, want, find("handler").State())
+	}
+}
+
+// A status that is none is not sent, so that the next one counts.
+func TestHandlerRecoversFromABadStatus(t *testing.T) {
+	h, find := guarded(t, func(w http.ResponseWriter, _ *http.Request) {
+		defer func() {
+			_ = recover()
+			w.WriteHeader(http.StatusNoContent)
+		}()
+		w.WriteHeader(1000)
+	})
+	require.Equal(t, 204, serveOnce(h, httptest.NewRequest(http.MethodGet, "/", nil)).Code)
+	require.EqualValues(t, 1, find("handler").Snapshot().Totals.Successes)
+}
+
+type hijackOnly struct{ bareWriter }
+
+func (*hijackOnly) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, errBoom }
+
+// A writer that can only be hijacked can still be hijacked.
+func TestHandlerOverAHijacker(t *testing.T) {
+	h, _ := guarded(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, flushes := w.(http.Flusher)
+		_, _, err := w.(http.Hijacker).Hijack()
+		_, _ = fmt.Fprint(w, flushes, errors.Is(err, errBoom))
+	})
+	w := &hijackOnly{bareWriter{h: http.Header{}}}
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	require.Equal(t, "false true", w.b.String())
+}
+
+// BR-67: a host with a certificate of its own CA, or one that wants a header, can be checked.
+func TestHealthCheckOptions(t *testing.T) {
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Probe") != "1" || r.Host != "virtual.example" {
+			w.WriteHeader(http.StatusForbidden)
+		}
+	}))
+	defer secure.Close()
+	secure.Config.ErrorLog = quiet
+	ctx := t.Context()
+	client := breakerhttp.CheckClient(secure.Client())
+	host := breakerhttp.CheckHeader("host", "virtual.example")
+	require.Error(t, breakerhttp.CheckHTTP(secure.URL)(ctx))
+	require.ErrorContains(t, breakerhttp.CheckHTTP(secure.URL, client)(ctx), "403")
+	require.ErrorContains(t, breakerhttp.CheckHTTP(secure.URL, client, breakerhttp.CheckHeader("X-Probe", "1"))(ctx), "403")
+	require.NoError(t, breakerhttp.CheckHTTP(secure.URL, client, host, breakerhttp.CheckHeader("X-Probe", "1"))(ctx))
+	require.NoError(t, breakerhttp.CheckHTTP(secure.URL, client, breakerhttp.CheckStatus(403), nil)(ctx))
+	require.Error(t, breakerhttp.CheckTLS(secure.URL)(ctx))
+	require.NoError(t, breakerhttp.CheckTLS(secure.URL, client)(ctx))
+	other := breakerhttp.CheckClient(&http.Client{Transport: answers()})
+	require.NoError(t, breakerhttp.CheckHTTP("http://up.example", other)(ctx))
+	require.ErrorContains(t, breakerhttp.CheckTLS("up.example", other)(ctx), "http.Transport")
+}
+
+// Trailers of the host's are not taken for this package's headers.
+func TestTrailersNamedLikeOurs(t *testing.T) {
+	up := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Trailer", "X-Rescued")
+		_, _ = io.WriteString(w, "x")
+		w.Header().Set("X-Rescued", "forged")
+		w.Header().Set(http.TrailerPrefix+"X-Breaker-Health", "forged")
+		w.Header().Set(http.TrailerPrefix+"X-Other", "1")
+	})
+	tr := transport(t, nil, breakerhttp.WithRescueHeader(""), breakerhttp.WithDebugHeaders(""))
+	resp, err := tr.RoundTrip(request(t, http.MethodGet, up.URL, nil))
+	require.NoError(t, err)
+	_, err = io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.Header{"X-Other": {"1"}}, resp.Trailer)
 }

@@ -46,11 +46,18 @@ type Transport struct {
 	retryOpts  []breaker.RetryOption
 	retry      breaker.RetryPolicy
 	failover   []*url.URL
-	cache      *responseCache // nil: off, but for PerRequest
+	kept       []string
+	dropped    []string
+	alive      time.Duration
+	stall      time.Duration                      // 0: off
+	wait       func(*http.Response) time.Duration // nil: the headers alone
+	cache      *responseCache                     // nil: off, but for PerRequest
 	ownCache   func() *responseCache
+	ownUsed    atomic.Bool // there is one
 	rescue     string
 	debug      string
 
+	retries    bool // WithRetry was given
 	plain      bool // a request without options of its own is one attempt and no more
 	ignore429  bool
 	atHeaders  bool
@@ -62,12 +69,18 @@ type Transport struct {
 // option that is wrong.
 func NewTransport(base http.RoundTripper, opts ...Option) (*Transport, error) {
 	d := newDraft(forTransport, opts)
+	d.breaker = append(d.breaker, breaker.WithHooks(breaker.Hooks{Retry: freeConnections}))
 	t := &Transport{
 		base:       base,
 		group:      d.group(),
 		key:        d.key,
 		classifier: d.classifier,
 		failover:   d.failover,
+		kept:       d.kept,
+		dropped:    d.dropped,
+		wait:       d.wait,
+		alive:      d.alive,
+		stall:      d.stall,
 		rescue:     d.rescue,
 		debug:      d.debug,
 		ignore429:  d.ignore429,
@@ -80,7 +93,7 @@ func NewTransport(base http.RoundTripper, opts ...Option) (*Transport, error) {
 		t.base = http.DefaultTransport
 	}
 	if t.group != nil {
-		t.clock = t.group.Clock()
+		t.clock = clockOf(t.group)
 	}
 	var err error
 	if t.retryOpts = d.retry; t.clock != nil {
@@ -89,18 +102,25 @@ func NewTransport(base http.RoundTripper, opts ...Option) (*Transport, error) {
 	if t.retry, err = breaker.NewRetryPolicy(t.retryOpts...); err != nil {
 		d.faults = append(d.faults, err)
 	}
+	d.check()
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	t.setCache(d.cache)
-	t.plain = len(d.retry) == 0 && len(t.failover) == 0 && t.cache == nil && t.rescue == "" && t.debug == ""
+	t.setCache(d)
+	t.retries = len(d.retry) > 0
+	t.plain = !t.retries && len(t.failover) == 0 && t.cache == nil && t.rescue == "" && t.debug == ""
 	return t, nil
 }
 
-func (t *Transport) setCache(d *cacheDraft) {
-	t.ownCache = sync.OnceValue(func() *responseCache { return newResponseCache(&cacheDraft{}, t.now) })
-	if d != nil {
-		t.cache = newResponseCache(d, t.now)
+func (t *Transport) setCache(d *draft) {
+	own := d.cache
+	own.store, own.ttl, own.headers = nil, 0, nil
+	t.ownCache = sync.OnceValue(func() *responseCache {
+		t.ownUsed.Store(true)
+		return newResponseCache(&own, t.now)
+	})
+	if d.cached {
+		t.cache = newResponseCache(&d.cache, t.now)
 	}
 }
 
@@ -166,7 +186,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if perRequestUsed.Load() {
 		own = perRequestOf(req.Context())
 	}
-	if own == nil && t.plain {
+	if own == nil && t.plain && (safeMethod(req.Method) || !t.ownUsed.Load()) {
 		return t.once(req)
 	}
 	x := exchange{t: t, req: req, ctx: req.Context(), replay: replay{req: req}}
@@ -195,8 +215,8 @@ func (t *Transport) once(req *http.Request) (*http.Response, error) {
 	}
 	sent = true
 	var a attempt
-	limit := br.Timeout()
-	if limit == 0 {
+	limit := timeoutOf(br)
+	if limit == 0 && t.stall == 0 {
 		t.send(b, req, 0, &a)
 		return a.resp, a.err
 	}
@@ -209,13 +229,13 @@ func (t *Transport) once(req *http.Request) (*http.Response, error) {
 	return a.resp, a.err
 }
 
-// acquire asks a circuit to admit b. What is held by the body of a caller who has gone is free.
+// acquire asks a circuit to admit b. What is held by the body of a caller who has gone is free: that is seen to before the
+// circuit is asked, so that a call which is admitted in the end counts no rejection.
 func (t *Transport) acquire(b *body, ctx context.Context, c *breaker.Circuit) error {
-	err := c.AcquireInto(ctx, &b.permit)
-	if err != nil && full(err) && t.waiting.look((*body).endNow) {
-		err = c.AcquireInto(ctx, &b.permit)
+	if !c.Undisturbed() && ctx.Err() == nil && full(c.Refusal()) {
+		t.waiting.look((*body).endNow)
 	}
-	return err
+	return c.AcquireInto(ctx, &b.permit)
 }
 
 // full reports whether a rejection is due to other calls that have not ended.
@@ -231,13 +251,20 @@ type attempt struct {
 	outcome breaker.Outcome
 	cause   error // of a Failure: err, or the response's status
 	sent    bool  // false: the circuit rejected it, or there was no body to send; err says which
+	unsent  bool  // there was no connection: no host has seen anything of it
+	final   bool  // another attempt would end in the same way
+	bare    bool  // credentials were left behind
 }
 
 // send makes an admitted attempt, and settles it or leaves that to the response's body.
 func (t *Transport) send(b *body, req *http.Request, limit time.Duration, a *attempt) {
 	done := false
+	var limiter *timer
 	defer func() {
 		if !done {
+			if limiter != nil {
+				limiter.stop()
+			}
 			b.permit.Abort()
 			b.release()
 			if a.resp != nil {
@@ -250,35 +277,40 @@ func (t *Transport) send(b *body, req *http.Request, limit time.Duration, a *att
 	if gone := req.Cancel; gone != nil {
 		b.extra().gone = gone
 	}
+	t.observe(b, limit)
 	out := req
 	if mayFail(req) {
-		out = watchUpload(req, &b.extra().unread)
+		out = watchUpload(req, &b.extra().unread, b.more.upload)
 	}
 	var late bool
 	if limit > 0 {
-		timer := startTimer(t.clock, limit, func() { b.more.cancel(errTimeout) })
+		limiter = startTimer(t.clock, limit, b.more.hostHas(limit), func() { b.more.cancel(errTimeout) })
 		a.resp, a.err = t.base.RoundTrip(out)
-		late = !timer.stop()
-	} else if a.resp, a.err = t.base.RoundTrip(out); a.err == nil && t.streams(b, req, a.resp) {
+		late = !limiter.stop()
+	} else if a.resp, a.err = t.base.RoundTrip(out); a.err == nil && t.streams(b, a.resp) {
 		b.attach(a.resp)
 		t.waiting.add(b)
 		done = true
 		return
 	}
-	if a.resp != nil && a.resp.Request == out {
-		a.resp.Request = req
+	b.headersCame(t)
+	var as *http.Request // which the base says it has sent
+	if a.resp != nil {
+		if as = a.resp.Request; as == out {
+			a.resp.Request = req
+		}
 	}
 	a.check(b.ctx(), late)
 	late = late && a.err == errTimeout
 	a.outcome, a.cause = t.judge(b, req, a, late)
-	t.conclude(b, a, req)
+	t.conclude(b, a, as)
 	done = true
 }
 
 // streams reports whether an answer is the common one: a success whose body is to settle it, and nothing else to do.
-func (t *Transport) streams(b *body, req *http.Request, resp *http.Response) bool {
-	return resp != nil && resp.Body != nil && resp.StatusCode < 400 && hasBody(req, resp) &&
-		t.classifier == nil && !t.atHeaders && b.permit.Circuit() != nil && b.more == nil
+func (t *Transport) streams(b *body, resp *http.Response) bool {
+	return resp != nil && resp.StatusCode < 400 && hasBody(resp) &&
+		t.classifier == nil && !t.atHeaders && b.circuit() != nil && b.more == nil
 }
 
 // check makes the base's answer one that keeps the contract: a response with a body, or an error.
@@ -314,6 +346,7 @@ func (t *Transport) judge(b *body, req *http.Request, a *attempt, late bool) (o 
 	switch {
 	case a.err != nil:
 		o, cause = t.judgeError(b, req, a.err, late), withoutURL(a.err)
+		a.unsent, a.final = noConnection(a.err), untrusted(a.err)
 	case t.classifier != nil:
 		o = valid(t.classifier(req, a.resp, nil))
 	default:
@@ -323,7 +356,8 @@ func (t *Transport) judge(b *body, req *http.Request, a *attempt, late bool) (o 
 		}
 	}
 	if o == breaker.Failure && a.err == nil {
-		cause = newStatusError(a.resp, t.now)
+		cause = t.newStatusError(a.resp)
+		a.final = a.resp.StatusCode == http.StatusNotImplemented || a.resp.StatusCode == http.StatusHTTPVersionNotSupported
 	}
 	return o, cause
 }
@@ -357,14 +391,14 @@ func (t *Transport) judgeError(b *body, req *http.Request, err error, late bool)
 	if late {
 		return breaker.Failure
 	}
-	c := b.permit.Circuit()
+	c := b.circuit()
 	if c == nil {
 		c = b.more.past
 	}
-	if o, decided := c.Decided(b.callerCtx(), err); decided {
+	if o, ok := decided(c, b.callerCtx(), err); ok {
 		return o
 	}
-	if b.unread() || unsendable(req) {
+	if b.unread() || unsendable(req, err) {
 		return breaker.Ignored
 	}
 	if t.classifier != nil {
@@ -379,14 +413,14 @@ func byStatus(code int) breaker.Outcome {
 	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests:
 		return breaker.Failure
 	case code >= 400:
-		return breaker.Ignored
+		return breaker.Answered
 	}
 	return breaker.Success
 }
 
 // valid takes what a classifier returned for Failure where it is no Outcome.
 func valid(o breaker.Outcome) breaker.Outcome {
-	if o > breaker.Ignored {
+	if o > breaker.Answered {
 		return breaker.Failure
 	}
 	return o
@@ -410,12 +444,10 @@ func callerEnd(ctx context.Context, gone <-chan struct{}) error {
 }
 
 // conclude settles an attempt at its headers, or has the body do it.
-func (t *Transport) conclude(b *body, a *attempt, req *http.Request) {
-	if b.more != nil && b.more.keep != nil && (a.outcome != breaker.Success || a.err != nil || !b.more.keep.accept(a.resp)) {
-		b.more.keep = nil
-	}
-	streams := a.err == nil && hasBody(req, a.resp)
-	if a.outcome == breaker.Success && streams && !t.atHeaders && b.permit.Circuit() != nil {
+func (t *Transport) conclude(b *body, a *attempt, as *http.Request) {
+	b.record(a, as)
+	streams := a.err == nil && hasBody(a.resp)
+	if a.outcome == breaker.Success && streams && !t.atHeaders && b.circuit() != nil {
 		b.attach(a.resp)
 		t.waiting.add(b)
 		return
@@ -424,7 +456,7 @@ func (t *Transport) conclude(b *body, a *attempt, req *http.Request) {
 	if b.more == nil {
 		return
 	}
-	if streams && (b.more.cancel != nil || b.more.keep != nil) {
+	if streams && (b.more.cancel != nil || b.more.keep != nil || b.more.stall > 0) {
 		b.attach(a.resp)
 		return
 	}
@@ -434,61 +466,9 @@ func (t *Transport) conclude(b *body, a *attempt, req *http.Request) {
 	b.release()
 }
 
-// hasBody reports whether there is anything to read.
-func hasBody(req *http.Request, resp *http.Response) bool {
-	switch {
-	case resp.StatusCode == http.StatusSwitchingProtocols:
-		return true
-	case resp.Body == http.NoBody, resp.ContentLength == 0, req.Method == http.MethodHead:
-		return false
-	}
-	return resp.StatusCode != http.StatusNoContent && resp.StatusCode != http.StatusNotModified
-}
-
-// timer ends an attempt. Either it fires or it is stopped.
-type timer struct {
-	real  *time.Timer
-	done  chan struct{} // of a timer on an injected clock
-	state atomic.Int32
-}
-
-const (
-	timerFired = 1 + iota
-	timerStopped
-)
-
-func startTimer(clock breaker.Clock, d time.Duration, fire func()) *timer {
-	t := &timer{}
-	once := func() {
-		if t.state.CompareAndSwap(0, timerFired) {
-			fire()
-		}
-	}
-	if clock == nil {
-		t.real = time.AfterFunc(d, once)
-		return t
-	}
-	t.done = make(chan struct{})
-	expired := clock.After(d) // asked for here, so that a test may move the clock as soon as the request is out
-	go func() {
-		select {
-		case <-expired:
-			once()
-		case <-t.done:
-		}
-	}()
-	return t
-}
-
-// stop reports whether it came before the time was up.
-func (t *timer) stop() bool {
-	if t.real != nil {
-		t.real.Stop()
-	} else {
-		close(t.done)
-	}
-	return t.state.CompareAndSwap(0, timerStopped)
-}
+// hasBody reports whether there is anything to wait for: data, or only the end, which over HTTP/2 may come after the
+// headers whatever these say. net/http gives NoBody where neither comes.
+func hasBody(resp *http.Response) bool { return resp.Body != nil && resp.Body != http.NoBody }
 
 // rejection reports whether an error is a circuit's or limiter's refusal to call.
 func rejection(err error) bool {

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // upload is the body of a request on its way out. It notes when it cannot be read: a client that sends broken chunks, or
@@ -16,13 +17,41 @@ type upload struct {
 	left   int64        // of the Content-Length; meaningless where that is unknown
 	sized  bool         // whether it is known
 	unread *atomic.Bool // set for good once reading has failed
+	waits  *waits       // nil: nobody asks
 	closed atomic.Bool  // what fails afterwards is the doing of whoever closed it
 }
 
+// waits is how long has been waited for something. It may be asked while a wait goes on.
+type waits struct {
+	now   func() time.Time
+	total atomic.Int64 // of those that have ended
+	since atomic.Int64 // when the one that goes on began; 0: none does
+}
+
+// instant is an instant as a number that is not 0, not even at the zero time of a fake clock.
+func instant(t time.Time) int64 { return t.UnixNano() | 1 }
+
+func (w *waits) begin() { w.since.Store(instant(w.now())) }
+
+func (w *waits) end() {
+	if since := w.since.Swap(0); since != 0 {
+		w.total.Add(instant(w.now()) - since)
+	}
+}
+
+// until is the sum until now.
+func (w *waits) until(now time.Time) time.Duration {
+	sum := w.total.Load()
+	if since := w.since.Load(); since != 0 {
+		sum += max(0, instant(now)-since)
+	}
+	return time.Duration(sum)
+}
+
 // watchUpload returns the request to send in req's place, so that unread is set when its body cannot be read.
-func watchUpload(req *http.Request, unread *atomic.Bool) *http.Request {
+func watchUpload(req *http.Request, unread *atomic.Bool, waits *waits) *http.Request {
 	watched := func(rc io.ReadCloser) io.ReadCloser {
-		return &upload{ReadCloser: rc, left: req.ContentLength, sized: req.ContentLength > 0, unread: unread}
+		return &upload{ReadCloser: rc, left: req.ContentLength, sized: req.ContentLength > 0, unread: unread, waits: waits}
 	}
 	r := req.WithContext(req.Context())
 	r.Body = watched(req.Body)
@@ -39,6 +68,10 @@ func watchUpload(req *http.Request, unread *atomic.Bool) *http.Request {
 }
 
 func (u *upload) Read(p []byte) (n int, err error) {
+	if u.waits != nil {
+		u.waits.begin()
+		defer u.waits.end()
+	}
 	n, err = u.ReadCloser.Read(p)
 	u.left -= int64(n)
 	failed := err != nil && err != io.EOF
@@ -79,41 +112,4 @@ func mayFail(req *http.Request) bool {
 		return int64(r.Len()) != req.ContentLength
 	}
 	return true
-}
-
-// unsendable reports whether net/http refuses to send a request as it is, which says nothing about the host. It is asked
-// after an error only.
-func unsendable(req *http.Request) bool {
-	switch req.URL.Scheme {
-	case "http", "https":
-		if req.URL.Host == "" {
-			return true
-		}
-	}
-	return req.Method != "" && !token(req.Method) || strings.ContainsFunc(req.URL.RequestURI(), control) ||
-		!validFields(req.Header) || !validFields(req.Trailer)
-}
-
-func validFields(h http.Header) bool {
-	for name, values := range h {
-		if !token(name) {
-			return false
-		}
-		for _, v := range values {
-			if strings.ContainsFunc(v, func(r rune) bool { return r != '\t' && control(r) }) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func control(r rune) bool { return r < ' ' || r == 0x7f }
-
-// token reports whether s is a method or the name of a header field.
-func token(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
-		return !letter && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
-	})
 }

@@ -261,3 +261,66 @@ func TestUnsendable(t *testing.T) {
 		require.EqualValues(t, 1, failed)
 	})
 }
+
+// Whatever net/http refuses to send says nothing about the host, over HTTP/1 and HTTP/2. What a host does to a request that
+// was sent is a Failure, whatever the request.
+func TestRefusedByNetHTTP(t *testing.T) {
+	long := strings.Repeat("x", 64<<10)
+	for name, c := range map[string]struct {
+		http2  bool
+		change func(*http.Request)
+	}{
+		"h2 upgrade":           {true, func(r *http.Request) { r.Header.Set("Upgrade", "h2c") }},
+		"h2 connection":        {true, func(r *http.Request) { r.Header.Set("Connection", "X") }},
+		"h2 transfer-encoding": {true, func(r *http.Request) { r.Header.Set("Transfer-Encoding", "gzip") }},
+		"h2 header list":       {true, func(r *http.Request) { r.Header.Set("X-Long", long) }},
+		"length without body":  {false, func(r *http.Request) { r.ContentLength = 5 }},
+		"trailer key": {false, func(r *http.Request) {
+			r.Method, r.Body, r.ContentLength, r.Trailer = "PUT", io.NopCloser(strings.NewReader("x")), -1, http.Header{"Content-Length": nil}
+		}},
+		"scheme": {false, func(r *http.Request) { r.URL.Scheme = "ftp" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			guard(t, func() {
+				up := httptest.NewUnstartedServer(http.HandlerFunc(swallow))
+				up.EnableHTTP2 = c.http2
+				up.Config.MaxHeaderBytes = 16 << 10
+				up.Config.ErrorLog = quiet
+				if c.http2 {
+					up.StartTLS()
+				} else {
+					up.Start()
+				}
+				defer up.Close()
+				backup := serve(t, statuses(200))
+				rt := up.Client().Transport.(*http.Transport)
+				defer rt.CloseIdleConnections()
+				tr := transport(t, rt, r0(), quick(3), breakerhttp.WithFailover(backup.URL))
+				requireSend(t, tr, request(t, http.MethodGet, up.URL, nil)) // the peer's settings are known
+				for range 5 {
+					req := request(t, http.MethodGet, up.URL, nil)
+					c.change(req)
+					_, _, err := send(t, tr, req)
+					require.Error(t, err)
+					require.NotErrorAs(t, err, new(*breaker.RetryError))
+				}
+				require.Zero(t, backup.hits.Load())
+				for _, c := range tr.Circuits() {
+					require.Zero(t, c.Snapshot().Totals.Failures)
+				}
+			})
+		})
+	}
+	t.Run("sent all the same", func(t *testing.T) {
+		guard(t, func() {
+			up := serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+			tr := transport(t, nil, r0())
+			for _, header := range []string{"Connection", "Upgrade", "X-Any"} { // lawful over HTTP/1
+				_, _, err := send(t, tr, with(request(t, http.MethodGet, up.URL, nil), header, "X"))
+				require.Error(t, err)
+			}
+			_, failed, ignored := totals(t, tr, up.URL)
+			require.Equal(t, [2]uint64{3, 0}, [2]uint64{failed, ignored})
+		})
+	})
+}

@@ -26,7 +26,7 @@ type watch struct {
 	watcher atomic.Pointer[watcher]
 }
 
-// watcher settles a body. Its lock is held meanwhile: who comes second waits until that is done.
+// watcher settles a body. No lock is held meanwhile: a hook that is told of the end may close the body.
 type watcher struct {
 	mu   sync.Mutex
 	stop func() bool // nil: it was asked to settle at once
@@ -45,7 +45,7 @@ func (w *waiting) place(b *body) *atomic.Pointer[body] {
 
 // add has b settled when its context ends.
 func (w *waiting) add(b *body) {
-	if b.permit.Context() == context.Background() {
+	if b.ctx() == context.Background() {
 		return
 	}
 	b.places = w
@@ -77,24 +77,17 @@ func (b *body) startWatch() {
 	if !b.watcher.CompareAndSwap(nil, w) {
 		return
 	}
-	w.stop = context.AfterFunc(b.ctx(), func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		b.callerEnded()
-	})
+	w.stop = context.AfterFunc(b.ctx(), b.callerEnded)
 }
 
 // endNow settles b by the end of its context.
 func (b *body) endNow() {
-	w := &watcher{}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if b.watcher.CompareAndSwap(nil, w) {
+	if b.watcher.CompareAndSwap(nil, &watcher{}) {
 		b.callerEnded()
 	}
 }
 
-// unwatch ends the watch, after b has settled or while it does: when unwatch returns, that is done.
+// unwatch ends the watch, after b has settled or while it does.
 func (b *body) unwatch() {
 	if b.places == nil || b.watcher.Load() == unwatched {
 		return

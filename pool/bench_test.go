@@ -48,7 +48,7 @@ func BenchmarkParallel(b *testing.B) {
 	}
 }
 
-// BenchmarkUnavailable is a pool with nobody left.
+// BenchmarkUnavailable is a pool with no member left.
 func BenchmarkUnavailable(b *testing.B) {
 	for _, n := range []int{3, 30, 300} {
 		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {

@@ -12,7 +12,7 @@ import (
 
 // attemptContext is the context of one attempt. While the attempt runs it ends at a time of its own, or with the caller's,
 // and its Deadline is whichever comes first. After the attempt has brought a value it is released: it follows the caller's
-// context alone, for as long as somebody holds it. After any other end of the attempt it has ended.
+// context alone, for as long as it is held. After any other end of the attempt it has ended.
 //
 // An attempt that never asks for Done costs one allocation and no timer. A derived context of the context package would
 // have to be cancelled to be released, and would take Canceled for the Err of a deadline.
@@ -26,7 +26,7 @@ type attemptContext struct {
 	released  bool // the attempt has brought a value
 	err       error
 	done      chan struct{}        // made for the first who asks
-	then      map[*func()]struct{} // to be called at the end, each in a goroutine
+	onEnd     map[*func()]struct{} // to be called at the end, each in a goroutine
 	stopTimer func()
 	unfollow  func() bool
 }
@@ -87,15 +87,15 @@ func (c *attemptContext) AfterFunc(f func()) (stop func() bool) {
 		go f()
 		return func() bool { return false }
 	}
-	if c.then == nil {
-		c.then = make(map[*func()]struct{})
+	if c.onEnd == nil {
+		c.onEnd = make(map[*func()]struct{})
 	}
-	c.then[&f] = struct{}{}
+	c.onEnd[&f] = struct{}{}
 	return func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		_, waiting := c.then[&f]
-		delete(c.then, &f)
+		_, waiting := c.onEnd[&f]
+		delete(c.onEnd, &f)
 		return waiting
 	}
 }
@@ -145,10 +145,10 @@ func (c *attemptContext) finish(err error) {
 	}
 	stop, unfollow := c.stopTimer, c.unfollow
 	c.stopTimer, c.unfollow = nil, nil
-	for f := range c.then {
+	for f := range c.onEnd {
 		go (*f)()
 	}
-	c.then = nil
+	c.onEnd = nil
 	c.mu.Unlock()
 	stopAll(stop, unfollow)
 }
@@ -177,8 +177,8 @@ func (c *attemptContext) watch() {
 	stopAll(stop, unfollow) // what is left, where it has ended meanwhile
 }
 
-// follow ends the context with the caller's. The caller's may live much longer than what the attempt has brought: it must
-// not keep the attemptContext, and is rid of the rest when nobody else keeps it either.
+// follow ends the context with the caller's. The caller's context may live much longer than what the attempt has brought:
+// it refers to the attemptContext weakly, and its callback is removed once the attemptContext is no longer held.
 func (c *attemptContext) follow() (unfollow func() bool) {
 	if c.Context.Done() == nil {
 		return nil

@@ -19,10 +19,10 @@ import (
 // deadline that was told to the other side still holds for it: use [Pool.Acquire] for streams.
 //
 // A context that is already done is returned before anything is counted or called, and [breaker.ErrNilFunc] for a nil fn.
-// If nobody is left, the error is an [*UnavailableError], beside the value that the last member that was called returned. If ctx ends
-// meanwhile, no further member is called, and the error is ctx's (errors.Is) with what the member returned; if the limit
-// passes, it is [ErrLimit] with that. A panic in fn, and runtime.Goexit, is a Failure of the member, counted among its
-// circuit's Totals.Panics, and goes on as it was: no other member is called.
+// If no member is left, the error is an [*UnavailableError], beside the value that the last member that was called returned.
+// If ctx ends meanwhile, no further member is called, and the error is ctx's (errors.Is) with what the member returned; if
+// the limit passes, it is [ErrLimit] with that. A panic in fn, and runtime.Goexit, is a Failure of the member, counted
+// among its circuit's Totals.Panics, and goes on as it was: no other member is called.
 func Do[E, T any](ctx context.Context, p *Pool[E], fn func(context.Context, E) (T, error)) (v T, err error) {
 	r := p.load()
 	if fn == nil {
@@ -77,7 +77,8 @@ type result struct {
 // in flight. Where it brings no value, res says why.
 func tryFirst[E, T any](ctx context.Context, e *entry, value E, counts bool, fn func(context.Context, E) (T, error), res *result) (v T, ok bool) {
 	var permit breaker.Permit
-	if err := e.circuit.AcquireInto(ctx, &permit); err != nil {
+	err := e.circuit.AcquireInto(ctx, &permit)
+	if err != nil {
 		res.how, res.err = refused, err
 		return v, false
 	}
@@ -93,7 +94,7 @@ func tryFirst[E, T any](ctx context.Context, e *entry, value E, counts bool, fn 
 			permit.Abort()
 		}
 	}()
-	v, err := fn(ctx, value)
+	v, err = fn(ctx, value)
 	if err == nil {
 		permit.Done(nil)
 		ended = true
@@ -116,7 +117,7 @@ func doRest[E, T any](ctx context.Context, p *Pool[E], r *memberList[E], fn func
 	for how != answered {
 		i, bypass, ok := t.next()
 		if !ok {
-			return v, t.nobody()
+			return v, t.noneLeft()
 		}
 		var got T
 		got, how, err = attempt(&t, i, bypass, r.values[i], fn)
@@ -176,7 +177,7 @@ func attempt[E, T any](t *invocation, i int, bypass bool, value E, fn func(conte
 	if err == nil {
 		t.succeeded(i, bypass, &permit, c)
 	} else {
-		how, err = t.failed(i, &permit, c, err)
+		how, err = t.failed(i, bypass, &permit, c, err)
 	}
 	phase = settled
 	return v, how, err
@@ -259,18 +260,28 @@ func (t *invocation) succeeded(i int, bypass bool, permit *breaker.Permit, c *at
 	} else {
 		permit.Done(nil)
 		if bypass {
-			t.roster.entries[i].circuit.OfferProbe()
+			offerProbe(t.roster.entries[i].circuit, breaker.Success)
 		}
 	}
 	c.release()
 }
 
+// offerProbe lets an open circuit probe, where a call past it says that the member is well.
+func offerProbe(c *breaker.Circuit, o breaker.Outcome) {
+	if o == breaker.Success || o == breaker.Answered {
+		c.OfferProbe()
+	}
+}
+
 // failed settles an attempt that brought an error, and says what becomes of the call.
-func (t *invocation) failed(i int, permit *breaker.Permit, c *attemptContext, err error) (ending, error) {
+func (t *invocation) failed(i int, bypass bool, permit *breaker.Permit, c *attemptContext, err error) (ending, error) {
 	err, stop := withoutMark(err)
 	alive := t.ctx.Err() == nil
 	outcome := t.outcome(i, c, alive, err)
 	permit.Settle(outcome, err)
+	if bypass {
+		offerProbe(t.roster.entries[i].circuit, outcome)
+	}
 	c.finish(context.Canceled)
 	return t.goOn(i, result{failed, err, outcome, stop, alive})
 }
@@ -311,8 +322,8 @@ func (t *invocation) outcome(i int, c *attemptContext, alive bool, err error) br
 	return breaker.Failure
 }
 
-// nobody is the error of a call that found no member to call, or no further one.
-func (t *invocation) nobody() error {
+// noneLeft is the error of a call that found no member to call, or no further one.
+func (t *invocation) noneLeft() error {
 	switch {
 	case t.ctx.Err() != nil:
 		return t.callerEnded(t.last)
@@ -342,7 +353,7 @@ func limited(err error) error {
 	return fmt.Errorf("%w: %w", ErrLimit, err)
 }
 
-// unavailable is the error of a call that nobody answered.
+// unavailable is the error of a call that no member answered.
 func (t *invocation) unavailable() error {
 	e := &UnavailableError{Last: t.last, Reasons: make([]Reason, len(t.roster.entries))}
 	if c := t.settings.clock; c != nil {

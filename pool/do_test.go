@@ -144,7 +144,7 @@ func TestAnInnerRejectionMovesOn(t *testing.T) {
 	}
 }
 
-// raceClock lets somebody be quicker: between a circuit's being found ready and its being asked.
+// raceClock lets another caller be quicker, between a circuit's being found ready and its being asked.
 type raceClock struct {
 	*clock.Mock
 	reads atomic.Int64

@@ -21,7 +21,7 @@
 // caller was quicker to pass, or by a breaker inside the function. Each member is called at most once. It does not move on
 // after a Success, after any other Ignored outcome, which is the caller's fault and would be the same elsewhere, after an
 // error marked by [Stop], and after the caller's own cancel or deadline: once the caller's context has ended no further
-// member is called. When nobody is left the error is an [*UnavailableError]. It is a rejection only if nothing ran: where
+// member is called. When no member is left the error is an [*UnavailableError]. It is a rejection only if nothing ran: where
 // a member was called and failed, a circuit or a retry around the pool takes it for a failure.
 //
 // The function may run more than once for one Do, and a member that failed may have acted before it did. Where that must
@@ -34,7 +34,7 @@
 // it. Both end the context that the function is given, whose Deadline is the earlier of the two, or the caller's. Neither
 // reaches beyond the function: once it has returned a value without an error, its context follows the caller's alone, so
 // that what it returned lives as long as the caller wants it. Keep the context itself for that, not only its Done channel:
-// once nobody holds the context, the channel may stay open for good.
+// once the context is no longer held, the channel may stay open for good.
 //
 // # Streams
 //

@@ -126,3 +126,23 @@ func TestMaxEjectedMovesOnAndClassifies(t *testing.T) {
 	assert.Equal(t, []string{"a"}, r.called())
 	assert.Equal(t, breaker.Open, r.state("a"), "only a success offers a probe")
 }
+
+// A call past a circuit that was answered, though not with what was asked for, says that the member is well.
+func TestAnAnswerPastACircuitOffersAProbe(t *testing.T) {
+	r := newRig(t, pool.Failover, names("a", "b"), pool.MaxEjected(0), pool.WithBreaker(breaker.WithClassifier(func(error) breaker.Outcome { return breaker.Answered })))
+	r.fail["a"] = status(404)
+	r.open("a")
+	_, err := r.do()
+	assert.Equal(t, status(404), err)
+	assert.Equal(t, []string{"a"}, r.called(), "an answer does not move on")
+	assert.Equal(t, breaker.HalfOpen, r.state("a"))
+	r.open("a")
+	r.acquire().Done(status(404))
+	assert.Equal(t, breaker.HalfOpen, r.state("a"))
+	r.open("a")
+	r.acquire().Settle(breaker.Answered, nil)
+	assert.Equal(t, breaker.HalfOpen, r.state("a"))
+	r.open("a")
+	r.acquire().Settle(breaker.Ignored, nil)
+	assert.Equal(t, breaker.Open, r.state("a"))
+}

@@ -21,7 +21,7 @@ var (
 	errNameless = errors.New("pool: Name: must be given with WithName where circuits have a Store: circuits of one name share their state")
 )
 
-// UnavailableError says that nobody is left: every member of the pool was passed over, rejected the call or failed.
+// UnavailableError says that no member is left: every member of the pool was passed over, rejected the call or failed.
 //
 // It is a rejection, errors.Is(err, breaker.ErrOpen), only if Last is nil: no member was called, or those that were called
 // met a rejection themselves. Otherwise it unwraps to Last, so that errors.Is and errors.As find what a member really

@@ -57,7 +57,7 @@ func openCrowd(t *testing.T, s pool.Strategy, opts ...pool.Option) (*pool.Pool[i
 	return p, clk
 }
 
-// Finding that nobody is there looks at each of many members a few times, not at each for each.
+// Finding that no member is ready looks at each of many members a few times, not at each for each.
 func TestChoosingAmongManyIsLinear(t *testing.T) {
 	for _, s := range strategies {
 		for _, percent := range []int{100, 50} {

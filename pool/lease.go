@@ -15,8 +15,9 @@ import (
 type Lease[E any] struct {
 	member   Member[E]
 	permit   breaker.Permit // the zero Permit where bypass
-	bypass   bool           // the member was chosen although its circuit is open; see MaxEjected
-	inFlight *atomic.Int64  // nil where the strategy does not go by it
+	ctx      context.Context
+	bypass   bool          // the member was chosen although its circuit is open; see MaxEjected
+	inFlight *atomic.Int64 // nil where the strategy does not go by it
 	ended    atomic.Bool
 }
 
@@ -32,11 +33,11 @@ func (p *Pool[E]) Acquire(ctx context.Context) (*Lease[E], error) {
 	}
 	var t invocation
 	t.begin(ctx, &r.roster, &p.settings, 0)
-	l := &Lease[E]{}
+	l := &Lease[E]{ctx: ctx}
 	for {
 		i, bypass, ok := t.next()
 		if !ok {
-			return nil, t.nobody()
+			return nil, t.noneLeft()
 		}
 		e := r.entries[i]
 		if !bypass {
@@ -70,9 +71,7 @@ func (l *Lease[E]) Done(err error) {
 		err, _ = withoutMark(err)
 	}
 	if l.bypass {
-		if err == nil {
-			l.member.Circuit.OfferProbe()
-		}
+		offerProbe(l.member.Circuit, l.member.Circuit.Classify(l.ctx, err))
 		return
 	}
 	l.permit.Done(err)
@@ -85,9 +84,7 @@ func (l *Lease[E]) Settle(o breaker.Outcome, cause error) {
 		return
 	}
 	if l.bypass {
-		if o == breaker.Success {
-			l.member.Circuit.OfferProbe()
-		}
+		offerProbe(l.member.Circuit, o)
 		return
 	}
 	l.permit.Settle(o, cause)

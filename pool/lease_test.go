@@ -39,7 +39,12 @@ func TestALeaseHoldsAMemberUntilItIsSettled(t *testing.T) {
 }
 
 func TestALeaseIsClassifiedLikeACall(t *testing.T) {
-	r := newRig(t, pool.Failover, names("a"), pool.WithBreaker(breaker.WithIgnore(errClient)))
+	r := newRig(t, pool.Failover, names("a"), pool.WithBreaker(breaker.WithClassifier(func(err error) breaker.Outcome {
+		if err == errClient {
+			return breaker.Ignored
+		}
+		return breaker.Failure
+	})))
 	r.acquire().Done(errClient)
 	assert.EqualValues(t, 1, r.totals("a").Ignored)
 	r.acquire().Done(pool.Stop(errClient))

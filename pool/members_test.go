@@ -105,6 +105,21 @@ func TestNewClosesWhatItMadeInVain(t *testing.T) {
 	})
 }
 
+func TestAddClosesWhatItMadeInVain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		snap := breaker.Snapshot{State: breaker.Open, Since: time.Now(), Until: time.Now().Add(30 * time.Second)}
+		p, err := pool.New(pool.Failover, names("a"), pool.PerMember(func(m pool.Member[string]) []breaker.Option {
+			if m.Name == "late" { // open from the start, hence with a health check under way
+				return []breaker.Option{breaker.WithSnapshot(snap), breaker.WithHealthCheck(time.Second, ill)}
+			}
+			return nil
+		}))
+		require.NoError(t, err)
+		require.NoError(t, p.Close())
+		require.ErrorIs(t, p.Add(pool.Member[string]{Name: "late"}), pool.ErrClosed)
+	})
+}
+
 func TestPerMemberMayUseThePool(t *testing.T) {
 	guard(t, func() {
 		var p *pool.Pool[string]

@@ -53,7 +53,7 @@ func PerMember[E any](f func(Member[E]) []breaker.Option) Option {
 // such a call does is not counted otherwise. It guards against a fault of the caller's own, which makes every member look
 // bad. A member that is forced open stays out in any case, and a half-open one gets its probes and no more.
 //
-// Default 100 = off. With 0 nobody is ever out; so is the single member of a pool of one below 100.
+// Default 100 = off. With 0 no member is ever out; so is the single member of a pool of one below 100.
 func MaxEjected(percent int) Option {
 	return option(func(d *draft) {
 		if percent < 0 || percent > 100 {
@@ -154,7 +154,7 @@ func newDraft(opts []Option) *draft {
 		}
 		o.apply(d)
 	}
-	if err := breaker.CheckTwoStep("pool.WithBreaker", true, d.breaker...); err != nil {
+	if err := checkTwoStep("pool.WithBreaker", true, d.breaker...); err != nil {
 		d.faults = append(d.faults, err)
 	}
 	d.findClock()
@@ -168,7 +168,7 @@ func (d *draft) findClock() {
 	case err != nil:
 		d.faults = append(d.faults, err)
 	case d.clock == nil:
-		d.clock = g.Clock()
+		d.clock = clockOf(g)
 	}
 }
 

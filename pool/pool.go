@@ -133,7 +133,7 @@ func (p *Pool[E]) makeCircuit(e *entry, m Member[E]) faults {
 	var f faults
 	for _, own := range p.perMember {
 		more := own(m)
-		if err := breaker.CheckTwoStep(fmt.Sprintf("pool.PerMember(%q)", m.Name), true, more...); err != nil {
+		if err := checkTwoStep(fmt.Sprintf("pool.PerMember(%q)", m.Name), true, more...); err != nil {
 			f = append(f, err)
 		}
 		opts = append(opts, more...)
@@ -145,7 +145,7 @@ func (p *Pool[E]) makeCircuit(e *entry, m Member[E]) faults {
 	if err != nil {
 		return faults{fmt.Errorf("pool: member %q: %w", m.Name, err)}
 	}
-	e.circuit, e.timeout, e.own = b.Circuit(), b.Timeout(), true
+	e.circuit, e.timeout, e.own = b.Circuit(), timeoutOf(b), true
 	if p.settings.name == "" && e.circuit.Snapshot().Shared != nil {
 		return faults{errNameless}
 	}

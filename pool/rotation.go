@@ -26,7 +26,7 @@ type rotation struct {
 	pending int // the member whose turn has been taken, and is to be looked at; -1 if none
 	tier    int // the index of the tier that is being asked
 	left    int // how many of its members have not been seen
-	skipped int // how many of its turns led to nobody
+	skipped int // how many of its turns led to no member
 	from    int // behind the member that was chosen last
 	seen    set
 	ready   bool // those of the tier that have not been seen were ready when last looked at
@@ -58,7 +58,7 @@ func (w *rotation) enter(k int) {
 }
 
 // next returns the next member to call. bypass says that it is to be called although its circuit is open. ok is false
-// where nobody is left, and where the caller's context or the limit has ended.
+// where no member is left, and where the caller's context or the limit has ended.
 func (w *rotation) next() (i int, bypass, ok bool) {
 	for ; w.tier < len(w.roster.tiers); w.enter(w.tier + 1) {
 		for w.left > 0 && !w.over {

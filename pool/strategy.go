@@ -6,7 +6,7 @@ import "fmt"
 type Strategy uint8
 
 // The strategies. All of them pass over members that would not take the call, and all but Failover, whose order is the
-// priority alone, choose among the members of the highest Priority: those of a lower one are used while nobody above is
+// priority alone, choose among the members of the highest Priority: those of a lower one are used while none above is
 // ready. A turn of a member that is passed over is dropped, so that it goes to no neighbour in particular, and no member
 // has turns to make up for when it comes back.
 const (

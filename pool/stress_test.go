@@ -17,7 +17,7 @@ import (
 	"github.com/breakerkit/breaker/pool"
 )
 
-// Many callers, while members come and go, open and close: every call is answered by one member or by nobody, asks none
+// Many callers, while members come and go, open and close: every call is answered by one member or by none, asks none
 // twice, and leaves nothing behind.
 func TestStress(t *testing.T) {
 	for _, s := range strategies {

@@ -29,8 +29,10 @@ type ledger struct {
 	failureTimes []failure // of the last failures, oldest first; as many as the shape asks for
 	reporters    []reporter
 
-	progress uint32             // HalfOpen
-	slots    map[string]instant // HalfOpen: the end of each token's lease; also of leases that have ended
+	progress  uint32          // HalfOpen
+	slots     map[string]slot // HalfOpen: by token, also those whose lease has ended
+	given     uint64          // HalfOpen: how many slots have been given
+	succeeded uint64          // HalfOpen: the number of the last given slot whose probe has succeeded; 0: none has
 
 	expires    instant // when it is dropped
 	queueIndex int     // in Memory.queue; -1: not there
@@ -41,6 +43,12 @@ type runs struct {
 	run       uint64 // the number of the current run of failures
 	failures  uint64 // in that run
 	successes uint64 // since the last failure
+}
+
+// slot is a probe slot that has been given and not settled.
+type slot struct {
+	ends   instant // its lease
+	number uint64  // in the order in which the slots of the epoch were given, from 1
 }
 
 // failure is a failure whose time is kept.
@@ -109,8 +117,8 @@ func (l *ledger) keepUntil(now moment) instant {
 	case l.state == breaker.Open:
 		end = max(end, l.until)
 	case l.state == breaker.HalfOpen:
-		for _, leased := range l.slots {
-			end = max(end, leased)
+		for _, s := range l.slots {
+			end = max(end, s.ends)
 		}
 	case l.shape.Window > 0:
 		end = end.plus(l.shape.Window)
@@ -343,12 +351,10 @@ func (r *runs) enter(b *batch) (peak uint64) {
 		}
 		r.failures = b.tail
 	}
-	switch {
-	case b.all.failures == 0:
-		r.successes = addCapped(r.successes, b.inRun)
-	default:
-		r.successes = b.trailing
+	if b.all.failures > 0 {
+		r.successes = 0
 	}
+	r.successes = addCapped(r.successes, b.trailing)
 	return peak
 }
 
@@ -406,15 +412,16 @@ func (l *ledger) acquire(now moment, a *breaker.StoreAcquire, out *breaker.Ledge
 func (l *ledger) grant(now moment, a *breaker.StoreAcquire, out *breaker.Ledger) (given bool) {
 	live := l.liveSlots(now)
 	for _, token := range a.Tokens {
-		leased, known := l.slots[token]
+		held, known := l.slots[token]
 		switch {
-		case known && now.at < leased:
+		case known && now.at < held.ends:
 			out.Granted++
 		case !known && live < a.Limit && a.Lease > 0:
 			if l.slots == nil {
-				l.slots = make(map[string]instant)
+				l.slots = make(map[string]slot)
 			}
-			l.slots[token] = now.at.plus(a.Lease)
+			l.given++
+			l.slots[token] = slot{ends: now.at.plus(a.Lease), number: l.given}
 			live++
 			out.Granted++
 			given = true
@@ -431,8 +438,8 @@ func (l *ledger) grant(now moment, a *breaker.StoreAcquire, out *breaker.Ledger)
 
 // liveSlots returns how many slots have a lease that has not ended.
 func (l *ledger) liveSlots(now moment) (n int) {
-	for _, leased := range l.slots {
-		if now.at < leased {
+	for _, s := range l.slots {
+		if now.at < s.ends {
 			n++
 		}
 	}
@@ -441,8 +448,8 @@ func (l *ledger) liveSlots(now moment) (n int) {
 
 // firstLeaseEnd returns how long it takes until a lease ends; 0 if there is none.
 func (l *ledger) firstLeaseEnd(now moment) (wait time.Duration) {
-	for _, leased := range l.slots {
-		if left := leased.since(now.at); left > 0 && (wait == 0 || left < wait) {
+	for _, s := range l.slots {
+		if left := s.ends.since(now.at); left > 0 && (wait == 0 || left < wait) {
 			wait = left
 		}
 	}
@@ -453,9 +460,9 @@ func (l *ledger) firstLeaseEnd(now moment) (wait time.Duration) {
 func (l *ledger) forgetExpired(now moment) {
 	for len(l.slots)-l.liveSlots(now) > maxExpired {
 		first, at := "", instant(math.MaxInt64)
-		for token, leased := range l.slots {
-			if leased < at {
-				first, at = token, leased
+		for token, s := range l.slots {
+			if s.ends < at {
+				first, at = token, s.ends
 			}
 		}
 		delete(l.slots, first)
@@ -465,19 +472,21 @@ func (l *ledger) forgetExpired(now moment) {
 // Settle.
 
 func (l *ledger) settle(now moment, v *breaker.StoreVerdict, out *breaker.Ledger) effect {
-	leased, known := l.slots[v.Token]
+	held, known := l.slots[v.Token]
 	if l.state != breaker.HalfOpen || l.epoch != v.Epoch || !known {
 		return unchanged
 	}
 	out.Applied = true
 	delete(l.slots, v.Token)
+	expired := now.at >= held.ends
 	switch {
-	case v.Outcome != breaker.Success && now.at >= leased:
-		return changed // its slot is free already, and a failure is too old to count
-	case v.Outcome == breaker.Failure:
+	case v.Outcome == breaker.Failure && !(expired && held.number < l.succeeded):
 		l.reopen(now, v)
+	case v.Outcome != breaker.Success && expired:
+		return changed // its slot is free already, and it decides nothing
 	case v.Outcome == breaker.Success:
 		l.progress++
+		l.succeeded = max(l.succeeded, held.number)
 		if l.progress >= v.Threshold {
 			l.close(now, v)
 		}

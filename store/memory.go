@@ -11,8 +11,8 @@
 //   - If circuits with two configurations share a name, the first to report determines what is kept. The other one takes
 //     over, with all counts at 0, when it reports and the first has not done so for the length of the window, or for a
 //     minute if that is longer. In a new epoch it is the circuit that began it.
-//   - Of the slots whose lease has ended, the last 1,024 are remembered until the epoch ends. A token gets no second slot,
-//     so that a late copy of a request does no harm.
+//   - Of the probes that outlive their leases, the last 1,024 are remembered until the epoch ends; the verdicts of others
+//     change nothing. A token gets no second slot, so that a late copy of a request does no harm.
 //   - Counts stop at 2^53, where a float64 ceases to be exact. Epochs stay below it, and an operation that names a higher
 //     one changes nothing. Negative ages and durations are taken for 0, and a run in a batch for no longer than the batch.
 package store

@@ -219,6 +219,49 @@ func TestFewExpiredTokensAreRemembered(t *testing.T) {
 	}
 }
 
+// A late failure counts as long as its token is remembered, and every token carries its place in the order of giving.
+func TestLateFailures(t *testing.T) {
+	for _, late := range []struct {
+		what      string
+		token     string
+		succeeded string // before it; empty: none has
+		state     breaker.State
+		applied   bool
+	}{
+		{"nothing has succeeded", "t1999", "", breaker.Open, true},
+		{"the oldest that is remembered", "t976", "", breaker.Open, true},
+		{"one that is forgotten", "t975", "", breaker.HalfOpen, false},
+		{"an earlier one has succeeded", "t1500", "t1499", breaker.Open, true},
+		{"a later one has succeeded", "t1500", "t1501", breaker.HalfOpen, true},
+		{"one has succeeded and been forgotten", "t1500", "first", breaker.Open, true},
+	} {
+		t.Run(late.what, func(t *testing.T) {
+			r := newRig(t)
+			verdict := func(token string, o breaker.Outcome) breaker.Ledger {
+				return r.do(breaker.StoreVerdict{Name: "n", Shape: windowed, Epoch: r.read("n").Epoch, Token: token, Outcome: o,
+					Threshold: 9, For: time.Minute})
+			}
+			r.probe("n", time.Second, "first")
+			if late.succeeded == "first" {
+				verdict("first", breaker.Success)
+			}
+			r.clk.Add(time.Second)
+			for i := range 2000 {
+				require.Equal(t, 1, r.probe("n", time.Second, fmt.Sprint("t", i)).Granted)
+				r.clk.Add(time.Second)
+			}
+			r.probe("n", time.Second, "last")
+			if late.succeeded != "" && late.succeeded != "first" {
+				verdict(late.succeeded, breaker.Success)
+			}
+			l := verdict(late.token, breaker.Failure)
+			require.Equal(t, late.applied, l.Applied)
+			require.Equal(t, late.state, l.State)
+			require.False(t, verdict(late.token, breaker.Failure).Applied, "twice")
+		})
+	}
+}
+
 // A clock is somebody else's code: it may be set back, panic, and use what it is the clock of.
 func TestClocks(t *testing.T) {
 	t.Run("set back", func(t *testing.T) {

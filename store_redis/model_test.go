@@ -105,11 +105,14 @@ func (g *generator) batch() (b breaker.StoreBatch) {
 	var ok bool
 	for range g.IntN(6) {
 		c := breaker.StoreSlice{Age: age, Slow: g.Uint64N(2)}
-		switch g.IntN(5) {
+		switch g.IntN(6) {
 		case 0, 1:
 			c.Successes = 1 + g.Uint64N(3)
 			b.Trailing += c.Successes
 			run, ok = 0, true
+		case 5:
+			c.Successes = 1 // it ends no run
+			b.Early = true
 		case 2:
 			c.Ignored = 1
 		default:
@@ -128,6 +131,6 @@ func (g *generator) batch() (b breaker.StoreBatch) {
 		b.Slices = append(b.Slices, c)
 		age -= time.Duration(g.Int64N(int64(age) + 1)).Truncate(time.Millisecond)
 	}
-	b.Tail = run
+	b.Tail, b.Early = run, b.Early && !ok
 	return b
 }

@@ -183,7 +183,7 @@ func TestUnreadableLedgers(t *testing.T) {
 		{"epoch", "9000000000000000:closed:1:0"},
 		{"epoch", fmt.Sprint(time.Now().Add(25*time.Hour).UnixMilli(), ":closed:1:0")},
 		{"epoch", "5:open:1:9007199254740992"},
-		{"series", "4294967296:0"}, {"series", "0:4294967296"},
+		{"series", "4294967296:0"}, {"series", "0:4294967296"}, {"series", "1:0:9007199254740994"},
 		{"shape", "315360000000001:5:3:x"}, {"shape", "0:1000001:3:x"},
 		{"shape", "0:5:1001:x"}, {"shape", "0:5:9000:x"}, {"shape", "0:5:9007199254740992:x"},
 		{"lately", "0:0:10:5:0"}, {"lately", "1:0:0:0:7"}, {"lately", "1:0:3:4:2"}, {"lately", "1:0:0:6:0"},
@@ -261,7 +261,7 @@ func TestUnreadableParts(t *testing.T) {
 			t.Errorf("%s again: %v", field, err)
 		}
 	}
-	for _, lease := range []string{"soon", "9007199254740992"} {
+	for _, lease := range []string{"soon", "9007199254740992", "1:9007199254740994"} {
 		move(t, s, "h", 0, breaker.HalfOpen, 0)
 		acquire(t, s, "h", 0, "t")
 		c.HSet(ctx, "cb:{h}", "slot:t", lease)
@@ -805,6 +805,59 @@ func TestLastFailureOfACaller(t *testing.T) {
 	}
 }
 
+// A late failure of a probe opens, unless a probe admitted later has succeeded: also where the server's clock was set back
+// meanwhile, which moves every lease, and where an older version has written the slot, without its place in the order.
+func TestLateFailuresOfProbes(t *testing.T) {
+	for _, c := range []struct {
+		what            string
+		first           time.Duration // what passes before the success
+		good            string        // whose probe succeeds
+		second          time.Duration // what passes before the failure
+		bad             string
+		want            breaker.State
+		asOlderVersions bool
+	}{
+		{what: "nothing has succeeded", second: 2 * time.Minute, bad: "a", want: breaker.Open},
+		{what: "an earlier one has", good: "a", second: 2 * time.Minute, bad: "b", want: breaker.Open},
+		{what: "a later one has", good: "b", second: 2 * time.Minute, bad: "a", want: breaker.HalfOpen},
+		{what: "a later one has, late", first: 2 * time.Minute, good: "c", bad: "b", want: breaker.HalfOpen},
+		{what: "a later one has, but it is not late", good: "b", bad: "a", want: breaker.Open},
+		{what: "set back before the success", first: -time.Hour, good: "c", second: 2 * time.Minute, bad: "a", want: breaker.HalfOpen},
+		{what: "set back after the success", good: "b", second: -time.Hour, bad: "a", want: breaker.Open},
+		{what: "of an older version", second: 2 * time.Minute, bad: "a", want: breaker.Open, asOlderVersions: true},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			s, m, pass := onOwnTime(t)
+			verdict := func(epoch uint64, token string, o breaker.Outcome) breaker.Ledger {
+				l, err := s.Settle(ctx, breaker.StoreVerdict{Name: "c", Shape: shape, Epoch: epoch, Token: token, Outcome: o, Threshold: 9, For: time.Hour})
+				return must(t, l, err)
+			}
+			epoch := move(t, s, "c", 0, breaker.HalfOpen, 0).Epoch
+			acquire(t, s, "c", epoch, "a", "b")
+			acquire(t, s, "c", epoch, "c")
+			if c.asOlderVersions {
+				m.HSet("cb:{c}", "series", "1:0", "slot:a", strings.SplitN(m.HGet("cb:{c}", "slot:a"), ":", 2)[0])
+			}
+			pass(c.first)
+			if c.good != "" {
+				if l := verdict(epoch, c.good, breaker.Success); !l.Applied || l.Progress != 1 {
+					t.Fatalf("a success: %+v", l)
+				}
+			}
+			if c.good != "" && verdict(epoch, c.good, breaker.Success).Applied {
+				t.Error("a success counts twice")
+			}
+			pass(c.second)
+			if l := verdict(epoch, c.bad, breaker.Failure); !l.Applied || l.State != c.want {
+				t.Errorf("a failure: %+v, want %v", l, c.want)
+			}
+			if verdict(epoch, c.bad, breaker.Failure).Applied {
+				t.Error("a failure counts twice")
+			}
+		})
+	}
+}
+
 // Probes that never come back do not fill the server.
 func TestRememberedProbesAreBounded(t *testing.T) {
 	s, m, pass := onOwnTime(t)
@@ -827,7 +880,10 @@ func TestRememberedProbesAreBounded(t *testing.T) {
 	if settle(t, s, "c", epoch, "t0x0", breaker.Success).Applied {
 		t.Error("the first probe is still remembered")
 	}
-	if !settle(t, s, "c", epoch, fmt.Sprintf("t%dx0", rounds-2), breaker.Success).Applied {
+	if settle(t, s, "c", epoch, "t0x1", breaker.Failure).State != breaker.HalfOpen {
+		t.Error("the failure of a probe that is forgotten has opened")
+	}
+	if !settle(t, s, "c", epoch, fmt.Sprintf("t%dx0", rounds-2), breaker.Failure).Applied || one(t, s, "c").State != breaker.Open {
 		t.Error("a late one is not remembered")
 	}
 }

@@ -82,6 +82,30 @@ func TestShareSyncInTripWhen(t *testing.T) {
 	})
 }
 
+// A report of successes alone is no reason to ask a trip function.
+func TestShareTripWhenIsAskedAfterFailuresOnly(t *testing.T) {
+	bothHubs(t, func(w *breakertest.World, f *faulty) {
+		var asked atomic.Int64
+		fl := newFleet(w, f, 2, breaker.WithTrip(breaker.TripWhen(breaker.Last(time.Minute), func(n breaker.Counts) bool {
+			asked.Add(1)
+			return n.Successes == 4 && n.Failures == 1
+		})))
+		for _, r := range fl.nodes {
+			r.Succeeds(2)
+			require.NoError(w, r.C.Sync(context.Background()))
+		}
+		rest(fl.World)
+		require.Zero(w, asked.Load())
+		fl.nodes[0].Fails(1)
+		require.NoError(w, fl.nodes[0].C.Sync(context.Background()))
+		rest(fl.World)
+		require.NotZero(w, asked.Load())
+		for _, r := range fl.nodes {
+			r.Is(breaker.Open)
+		}
+	})
+}
+
 // BC-137: hooks may ask everything, and act.
 func TestShareHooksMayAsk(t *testing.T) {
 	bothHubs(t, func(w *breakertest.World, f *faulty) {

@@ -264,7 +264,7 @@ func TestTroubleOpensOnClientErrors(t *testing.T) {
 		}
 		s := c.circuit(apiExample).Snapshot()
 		require.Equal(w, breaker.Closed, s.State)
-		require.EqualValues(w, 100, s.Totals.Ignored)
+		require.EqualValues(w, 100, s.Totals.Successes)
 		require.Zero(w, s.ConsecutiveFailures)
 
 		// What opens it is hidden among them, and the Call hook shows it.
@@ -540,6 +540,8 @@ func TestTroubleNeverOpens(t *testing.T) {
 			r.Is(breaker.Closed)
 			require.Equal(w, breaker.ForcedClosed, r.C.Snapshot().Mode)
 			r.C.SetMode(breaker.Auto)
+			r.Fails(4) // the counts have begun anew
+			r.Is(breaker.Closed)
 			r.Fails(1)
 			r.Is(breaker.Open)
 		})

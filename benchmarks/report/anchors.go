@@ -17,7 +17,11 @@ const (
 	sharedCount = "shared atomic add"
 	timeSince   = "time.Since"
 
-	cycleParts = "its calls, clocks, locks and atomic writes, without any logic"
+	// The floors: what the work cannot do without, and no logic. Gates refer to them, since a ratio to a peer that reads the
+	// clock says what the clock costs.
+	rejectParts = "its call, time.Since and atomic add, without any logic"
+	hookParts   = "its call, two time.Since and the hook, without any logic"
+	cycleParts  = "its calls, clocks, locks and atomic writes, without any logic"
 )
 
 // anchorRows are what everything else is measured against: the parts that a breaker cannot do without or would like to.
@@ -30,6 +34,9 @@ var anchorRows = []row{
 	{work: anchors, name: sharedCount, many: true, setup: sharedAdds},
 	{work: anchors, name: timeSince, setup: clockReads},
 
+	{work: success, name: hookParts, setup: bareHooks},
+	{work: rejected, name: rejectParts, setup: bareRejections},
+	{work: probing, name: rejectParts, setup: bareRejections},
 	{work: cycle, name: cycleParts, setup: bareCycles},
 }
 
@@ -148,11 +155,96 @@ func clockReads() op {
 	}
 }
 
+// The loops of the floors are written out: given as a func value, a method would be unknown to the compiler, and the closures
+// that it is called with would be allocated, which nothing that is compared with them does.
+
+// refuser rejects every call until a time comes, and counts what it rejects on a cache line of its own.
+type refuser struct {
+	_        [64]byte
+	rejected atomic.Uint64
+	base     time.Time
+	until    time.Duration
+	_        [64]byte
+}
+
+//go:noinline
+func (r *refuser) call(ctx context.Context, fn func(context.Context) (int, error)) (int, error) {
+	if time.Since(r.base) < r.until {
+		r.rejected.Add(1)
+		return 0, errDown
+	}
+	return fn(ctx)
+}
+
+// bareRejections are the parts of a rejection: the clock, since an open period ends by it, and a counter, here one for each
+// goroutine.
+func bareRejections() op {
+	return func(n int) (errs int) {
+		r := &refuser{base: time.Now(), until: time.Hour}
+		ctx := context.Background()
+		fails := failing(never)
+		for i := range n {
+			end := fails.next()
+			if _, err := r.call(ctx, func(context.Context) (int, error) { return i, end }); err != nil {
+				errs++
+			}
+		}
+		return errs
+	}
+}
+
+// timer tells a hook how long each call took.
+type timer struct {
+	base time.Time
+	hook func(context.Context, time.Duration)
+}
+
+//go:noinline
+func (t *timer) call(ctx context.Context, fn func(context.Context) (int, error)) (int, error) {
+	start := time.Since(t.base)
+	done := false
+	defer func() {
+		if !done {
+			abnormal.Store(true)
+		}
+	}()
+	v, err := fn(ctx)
+	done = true
+	t.hook(ctx, time.Since(t.base)-start)
+	return v, err
+}
+
+// bareHooks are the parts of a call that a hook is told of: its length takes two readings of the clock.
+func bareHooks() op {
+	t := &timer{base: time.Now(), hook: func(context.Context, time.Duration) {}}
+	return func(n int) (errs int) {
+		ctx := context.Background()
+		fails := failing(never)
+		for i := range n {
+			end := fails.next()
+			if _, err := t.call(ctx, func(context.Context) (int, error) { return i, end }); err != nil {
+				errs++
+			}
+		}
+		return errs
+	}
+}
+
 // bareCycles are the parts of a failure that opens, and of a success that is the probe and closes. What decides is left
 // out: the one goroutine that calls knows what comes.
 func bareCycles() op {
 	p := &parts{base: time.Now()}
-	return directCalls(p.call, cycle.every)
+	return func(n int) (errs int) {
+		ctx := context.Background()
+		fails := failing(cycle.every)
+		for i := range n {
+			end := fails.next()
+			if _, err := p.call(ctx, func(context.Context) (int, error) { return i, end }); err != nil {
+				errs++
+			}
+		}
+		return errs
+	}
 }
 
 // parts is what a circuit guards its decisions with.

@@ -10,6 +10,7 @@ import (
 // The names of failsafe-go's rows that gates refer to, and of those that several works have.
 const (
 	permitsConsecutive  = "failsafe-go permits, consecutive"
+	permitsCount        = "failsafe-go permits, count window"
 	permitsRate         = "failsafe-go permits, time rate"
 	executorConsecutive = "failsafe-go executor, consecutive"
 	executorRate        = "failsafe-go executor, time rate"
@@ -21,7 +22,7 @@ var failsafeRows = []row{
 		setup: func() op { return permitCalls(failsafeInARow(5), never) }},
 	{work: success, name: "failsafe-go permits, N in T", vs: nInTime,
 		setup: func() op { return permitCalls(failsafeInTime(), never) }},
-	{work: success, name: "failsafe-go permits, count window", vs: countWindow,
+	{work: success, name: permitsCount, vs: countWindow,
 		setup: func() op { return permitCalls(failsafeCount(), never) }},
 	{work: success, name: permitsRate, vs: timeRate, many: true,
 		setup: func() op { return permitCalls(failsafeRate(), never) }},
@@ -32,7 +33,7 @@ var failsafeRows = []row{
 
 	{work: tenth, name: permitsConsecutive, vs: consecutive,
 		setup: func() op { return permitCalls(failsafeInARow(100), tenth.every) }},
-	{work: tenth, name: "failsafe-go permits, count window", vs: countWindow,
+	{work: tenth, name: permitsCount, vs: countWindow,
 		setup: func() op { return permitCalls(failsafeCount(), tenth.every) }},
 	{work: tenth, name: permitsRate, vs: timeRate,
 		setup: func() op { return permitCalls(failsafeRate(), tenth.every) }},
@@ -40,6 +41,17 @@ var failsafeRows = []row{
 		setup: func() op { return executorCalls(failsafeInARow(100), tenth.every) }},
 	{work: tenth, name: executorRate, vs: timeRate,
 		setup: func() op { return executorCalls(failsafeRate(), tenth.every) }},
+
+	{work: half, name: permitsConsecutive, vs: consecutive,
+		setup: func() op { return permitCalls(failsafeInARow(100), half.every) }},
+	{work: half, name: permitsCount, vs: countWindow,
+		setup: func() op { return permitCalls(failsafeMostOf(), half.every) }},
+	{work: half, name: permitsRate, vs: timeRate,
+		setup: func() op { return permitCalls(failsafeMostIn(), half.every) }},
+	{work: half, name: executorConsecutive, vs: consecutive,
+		setup: func() op { return executorCalls(failsafeInARow(100), half.every) }},
+	{work: half, name: executorRate, vs: timeRate,
+		setup: func() op { return executorCalls(failsafeMostIn(), half.every) }},
 
 	{work: rejected, name: permitsConsecutive, vs: consecutive,
 		setup: func() op { return permitCalls(failsafeOpened(), never) }},
@@ -71,6 +83,15 @@ func failsafeCount() circuitbreaker.CircuitBreaker[int] {
 
 func failsafeRate() circuitbreaker.CircuitBreaker[int] {
 	return circuitbreaker.NewBuilder[int]().WithFailureRateThreshold(0.5, 20, 10*time.Second).Build()
+}
+
+// failsafeMostOf and failsafeMostIn are not tripped by half of the calls failing.
+func failsafeMostOf() circuitbreaker.CircuitBreaker[int] {
+	return circuitbreaker.NewBuilder[int]().WithFailureThresholdRatio(90, 100).Build()
+}
+
+func failsafeMostIn() circuitbreaker.CircuitBreaker[int] {
+	return circuitbreaker.NewBuilder[int]().WithFailureRateThreshold(0.9, 100, 10*time.Second).Build()
 }
 
 // failsafeOpened is open for longer than the measurements last.

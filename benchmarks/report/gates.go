@@ -27,15 +27,13 @@ type gate struct {
 
 // The references that many gates share.
 var (
-	byDefer     = []key{{anchors.name, deferCall}}
-	byClock     = []key{{anchors.name, timeSince}}
-	byGobreaker = []key{{success.name, gobreakerDefault}}
-	byCycle     = []key{{cycle.name, gobreakerDefault}}
-	byHand      = []key{{policies.name, gobreakerByHand}}
-	byRates     = []key{
-		{success.name, gobreakerSliding}, {success.name, permitsRate}, {success.name, executorRate}, {success.name, rubyistRate},
-		{success.name, aegisRow}, {success.name, gozeroRow}, {success.name, hystrixRow},
-	}
+	byDefer       = []key{{anchors.name, deferCall}}
+	byClock       = []key{{anchors.name, timeSince}}
+	byConsecutive = []key{{success.name, consecutive}}
+	byHookParts   = []key{{success.name, hookParts}}
+	byCycleParts  = []key{{cycle.name, cycleParts}}
+	byCycle       = []key{{cycle.name, gobreakerDefault}}
+	byHand        = []key{{policies.name, gobreakerByHand}}
 	bySmallWindow = []key{{growth.name, "breaker, LastCalls(10)"}}
 	byShortWindow = []key{{growth.name, "breaker, Last(1s)"}}
 )
@@ -48,39 +46,44 @@ const (
 
 // gates are all that the numbers must hold, and what they aim at.
 var gates = slices.Concat([]gate{
-	{must, key{success.name, consecutive}, one, 3, byDefer},
-	{must, key{success.name, nInTime}, one, 3, byDefer},
-	{must, key{success.name, countWindow}, one, 3, byDefer},
-	{target, key{success.name, consecutive}, one, 2.5, byDefer},
-	{target, key{success.name, nInTime}, one, 2.5, byDefer},
-	{target, key{success.name, countWindow}, one, 2.5, byDefer},
-	{must, key{success.name, consecutive}, one, 1.0 / 10, byGobreaker},
-	{must, key{success.name, consecutive}, two, 1.0 / 10, byGobreaker},
-	{must, key{success.name, nInTime}, one, 1.0 / 10, byGobreaker},
-	{must, key{success.name, nInTime}, two, 1.0 / 10, byGobreaker},
-	{must, key{success.name, countWindow}, one, 1.0 / 10, byGobreaker},
-	{must, key{success.name, countWindow}, two, 1.0 / 10, byGobreaker},
-	{must, key{success.name, timeRate}, one, 1, byClock},
-	{must, key{success.name, timeRate}, two, 1, byClock},
-	{must, key{success.name, timeRate}, one, 1.0 / 5, byRates},
-	{must, key{success.name, timeRate}, two, 1.0 / 5, byRates},
-	{must, key{rejected.name, consecutive}, one, 1.3, byClock},
-	{must, key{rejected.name, consecutive}, two, 1.3, byClock},
-	{must, key{probing.name, consecutive}, one, 1.3, byClock},
-	{must, key{probing.name, consecutive}, two, 1.3, byClock},
-	{must, key{cycle.name, consecutive}, one, 1.0 / 2, byCycle},
+	{must, key{success.name, consecutive}, one, 2.7, byDefer},
+	{must, key{success.name, nInTime}, one, 2.7, byDefer},
+	{must, key{success.name, countWindow}, one, 2.7, byDefer},
+	{target, key{success.name, consecutive}, one, 2.2, byDefer},
+	{target, key{success.name, nInTime}, one, 2.2, byDefer},
+	{target, key{success.name, countWindow}, one, 2.2, byDefer},
+	{must, key{success.name, timeRate}, one, 0.7, byClock},
+	{must, key{success.name, timeRate}, two, 0.7, byClock},
+	{must, key{success.name, userTrip}, one, 1.1, byConsecutive},
+	{must, key{success.name, answers}, one, 1.1, byConsecutive},
+	{must, key{success.name, callHook}, one, 1.1, byHookParts},
+	{must, key{rejected.name, consecutive}, one, 1.05, []key{{rejected.name, rejectParts}}},
+	{must, key{rejected.name, consecutive}, two, 1.05, []key{{rejected.name, rejectParts}}},
+	{must, key{probing.name, consecutive}, one, 1.05, []key{{probing.name, rejectParts}}},
+	{must, key{probing.name, consecutive}, two, 1.05, []key{{probing.name, rejectParts}}},
+	{must, key{cycle.name, consecutive}, one, 1.5, byCycleParts},
+	{must, key{cycle.name, consecutive}, one, 1, byCycle},
 	{must, key{policies.name, policiesRow}, one, 1.0 / 6, byHand},
 	{must, key{policies.name, policiesRow}, two, 1.0 / 6, byHand},
 	{must, key{anchors.name, deferCall}, allocs, 0, nil}, // with an allocation in it the anchor would excuse too much
+	{must, key{success.name, hookParts}, allocs, 0, nil}, // nor in the floors
+	{must, key{rejected.name, rejectParts}, allocs, 0, nil},
+	{must, key{probing.name, rejectParts}, allocs, 0, nil},
+	{must, key{cycle.name, cycleParts}, allocs, 0, nil},
 	{must, key{success.name, consecutive}, allocs, 0, nil},
 	{must, key{success.name, nInTime}, allocs, 0, nil},
 	{must, key{success.name, countWindow}, allocs, 0, nil},
 	{must, key{success.name, timeRate}, allocs, 0, nil},
+	{must, key{success.name, userTrip}, allocs, 0, nil},
+	{must, key{success.name, callHook}, allocs, 0, nil},
 	{must, key{success.name, watched}, allocs, 0, nil},
 	{must, key{success.name, bareRun}, allocs, 0, nil},
 	{must, key{tenth.name, consecutive}, allocs, 0, nil},
 	{must, key{tenth.name, countWindow}, allocs, 0, nil},
 	{must, key{tenth.name, timeRate}, allocs, 0, nil},
+	{must, key{half.name, consecutive}, allocs, 0, nil},
+	{must, key{half.name, countWindow}, allocs, 0, nil},
+	{must, key{half.name, timeRate}, allocs, 0, nil},
 	{must, key{rejected.name, consecutive}, allocs, 0, nil},
 	{must, key{probing.name, consecutive}, allocs, 0, nil},
 	{must, key{cycle.name, consecutive}, allocs, 1, nil},
@@ -90,7 +93,8 @@ var gates = slices.Concat([]gate{
 	{must, key{thousandKeys.name, groupRow}, allocs, 0, nil},
 	{must, key{manyKeys.name, groupRow}, allocs, 0, nil},
 	{must, key{idle.name, idleShared}, bytes, 256, nil},
-	{must, key{keyed.name, groupRow}, bytes, 384, nil},
+	{must, key{idle.name, idleAlone}, bytes, 400, nil},
+	{must, key{keyed.name, groupRow}, bytes, 299, nil},
 	{target, key{tenth.name, consecutive}, one, 30.0 / deferOne, byDefer},
 	{target, key{tenth.name, consecutive}, two, 35.0 / deferTwo, byDefer},
 	{target, key{tenth.name, timeRate}, one, 45.0 / deferOne, byDefer},
@@ -108,7 +112,33 @@ var gates = slices.Concat([]gate{
 	{target, key{manyKeys.name, groupRow}, two, 180.0 / deferTwo, byDefer},
 	{target, key{growth.name, "breaker, LastCalls(1000000)"}, one, 1.5, bySmallWindow},
 	{target, key{growth.name, "breaker, Last(1h0m0s)"}, one, 1.5, byShortWindow},
-}, httpGates, poolGates(), storeGates)
+}, failureGates(), httpGates, poolGates(), storeGates)
+
+// failureGates are those of works with failures, which meet at one lock: a call is below every peer's with the same policy,
+// and is to be half of the best.
+func failureGates() (gates []gate) {
+	for _, w := range []struct {
+		work work
+		of   metric
+	}{{tenth, two}, {half, crowd}} {
+		for _, g := range []struct {
+			ours  string
+			peers []string
+		}{
+			{consecutive, []string{gobreakerConsecutive, permitsConsecutive, executorConsecutive, rubyistConsecutive}},
+			{countWindow, []string{permitsCount}},
+			{timeRate, []string{gobreakerSliding, permitsRate, executorRate, rubyistRate}},
+		} {
+			var refs []key
+			for _, peer := range g.peers {
+				refs = append(refs, key{w.work.name, peer})
+			}
+			row := key{w.work.name, g.ours}
+			gates = append(gates, gate{must, row, w.of, 1, refs}, gate{target, row, w.of, 0.5, refs})
+		}
+	}
+	return gates
+}
 
 // A verdict is one gate with the numbers of a run.
 type verdict struct {

@@ -8,8 +8,9 @@ import (
 
 // The names of gobreaker's rows that gates refer to.
 const (
-	gobreakerDefault = "gobreaker, defaults"
-	gobreakerSliding = "gobreaker, sliding window"
+	gobreakerDefault     = "gobreaker, defaults"
+	gobreakerConsecutive = "gobreaker, consecutive"
+	gobreakerSliding     = "gobreaker, sliding window"
 )
 
 // gobreakerRows are those of github.com/sony/gobreaker/v2.
@@ -21,10 +22,15 @@ var gobreakerRows = []row{
 	{work: success, name: gobreakerSliding, vs: timeRate, many: true,
 		setup: func() op { return executeCalls(gobreakerRate, never) }},
 
-	{work: tenth, name: "gobreaker, consecutive", vs: consecutive,
+	{work: tenth, name: gobreakerConsecutive, vs: consecutive,
 		setup: func() op { return executeCalls(gobreaker.Settings{ReadyToTrip: hundredInARow}, tenth.every) }},
 	{work: tenth, name: gobreakerSliding, vs: timeRate,
 		setup: func() op { return executeCalls(gobreakerRate, tenth.every) }},
+
+	{work: half, name: gobreakerConsecutive, vs: consecutive,
+		setup: func() op { return executeCalls(gobreaker.Settings{ReadyToTrip: hundredInARow}, half.every) }},
+	{work: half, name: gobreakerSliding, vs: timeRate,
+		setup: func() op { return executeCalls(gobreakerHalf, half.every) }},
 
 	{work: rejected, name: gobreakerDefault, vs: consecutive, setup: gobreakerOpened},
 	{work: cycle, name: gobreakerDefault, vs: consecutive,
@@ -43,6 +49,11 @@ var (
 		Interval:     10 * time.Second,
 		BucketPeriod: time.Second,
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.Requests >= 20 && 2*c.TotalFailures >= c.Requests },
+	}
+	gobreakerHalf = gobreaker.Settings{
+		Interval:     10 * time.Second,
+		BucketPeriod: time.Second,
+		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.Requests >= 100 && 10*c.TotalFailures >= 9*c.Requests },
 	}
 	gobreakerCycling = gobreaker.Settings{
 		MaxRequests: 1,

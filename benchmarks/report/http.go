@@ -52,18 +52,20 @@ var httpRows = []row{
 	{work: httpLoopback, name: transportRow, setup: func() op { return roundTrips(transport(newPlainTransport()), loopbackURL()) }},
 }
 
-// httpGates are those of httpRows. That a round trip adds a fifth of what gobreaker adds supposes a slow clock, which is
-// most of gobreaker's time: where the clock is fast, wrappedRow and a success through a circuit take longer.
+// httpGates are those of httpRows.
 var httpGates = []gate{
 	{must, key{httpStub.name, transportRow}, allocs, 1, nil},
 	{must, key{httpStub.name, transportCancel}, allocs, 1, nil},
-	{must, key{httpStub.name, transportRow}, one, 1.0 / 5, byHandWritten},
-	{must, key{httpStub.name, transportRow}, two, 1.0 / 5, byHandWritten},
-	{target, key{httpStub.name, transportRow}, one, 60, nil},
-	{target, key{httpStub.name, transportRow}, two, 60, nil},
+	{must, key{httpStub.name, transportRow}, one, 2, byWrapping},
+	{must, key{httpStub.name, transportRow}, two, 2, byWrapping},
+	{must, key{httpStub.name, transportRow}, one, 1, byHandWritten},
+	{must, key{httpStub.name, transportRow}, two, 1, byHandWritten},
 }
 
-var byHandWritten = []key{{httpStub.name, gobreakerTrip}}
+var (
+	byWrapping    = []key{{httpStub.name, wrappedRow}}
+	byHandWritten = []key{{httpStub.name, gobreakerTrip}}
+)
 
 const stubURL = "https://api.example.com/v1/rates?base=EUR"
 

@@ -71,6 +71,9 @@ func tables(rows []row, sizes []size, r results, p plan) string {
 Shared by more goroutines, ns per call:
 
 %s
+Every second call fails, ns per call:
+
+%s
 HTTP to a server on the loopback interface, ns per request:
 
 %s
@@ -82,7 +85,7 @@ What sharing through a Store in the same process adds, ns per call:
 %s
 One idle breaker, and all that one key of many needs besides its string:
 
-%s`, machine(p), warning(r), mainTable(rows, r), contentionTable(rows, r), loopbackTable(r), poolTable(r), storeTable(r), sizeTable(sizes, r))
+%s`, machine(p), warning(r), mainTable(rows, r), contentionTable(rows, r), halfTable(rows, r), loopbackTable(r), poolTable(r), storeTable(r), sizeTable(sizes, r))
 }
 
 func mainTable(rows []row, r results) string {
@@ -136,6 +139,24 @@ func contentionTable(rows []row, r results) string {
 			cells = append(cells, nanoseconds(r[row.key()][metric(threads)]))
 		}
 		t.add(cells...)
+	}
+	return t.String()
+}
+
+// halfTable has the rows where failures meet.
+func halfTable(rows []row, r results) string {
+	t := table{texts: 1}
+	t.add("", "1 goroutine", fmt.Sprint(metric(crowd)), "allocations", "times ours, 1 / "+fmt.Sprint(crowd))
+	for _, row := range rows {
+		if row.work.name != half.name {
+			continue
+		}
+		n, ratios := r[row.key()], ""
+		if row.vs != "" {
+			ours := r[key{half.name, row.vs}]
+			ratios = times(n[one]/ours[one]) + " / " + times(n[crowd]/ours[crowd])
+		}
+		t.add(bold(row.name), nanoseconds(n[one]), nanoseconds(n[crowd]), allocs.format(n[allocs]), ratios)
 	}
 	return t.String()
 }

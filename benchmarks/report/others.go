@@ -45,6 +45,13 @@ var otherRows = []row{
 	{work: tenth, name: rubyistRate, vs: timeRate,
 		setup: func() op { return rubyistCalls(circuit.NewRateBreaker(0.5, 20), tenth.every) }},
 
+	{work: half, name: resiliencyRow, vs: consecutive,
+		setup: func() op { return resiliencyCalls(resiliency.New(math.MaxInt, 2, time.Second), half.every) }},
+	{work: half, name: rubyistConsecutive, vs: consecutive,
+		setup: func() op { return rubyistCalls(circuit.NewConsecutiveBreaker(100), half.every) }},
+	{work: half, name: rubyistRate, vs: timeRate,
+		setup: func() op { return rubyistCalls(circuit.NewRateBreaker(0.9, 100), half.every) }},
+
 	{work: rejected, name: resiliencyRow, vs: consecutive, setup: resiliencyOpened},
 	{work: rejected, name: rubyistConsecutive, vs: consecutive, setup: rubyistOpened},
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/breakerkit/breaker"
@@ -18,8 +19,10 @@ const (
 	watched    = "breaker, consecutive, watched by Snapshot"
 	stepRow    = "breaker, Acquire and Done"
 	idleShared = "breaker, Circuit and Breaker[int], configuration shared"
-	idleAlone  = "breaker, Breaker[int], made alone, with a configuration of its own"
-	idleBare   = "breaker, Circuit, made alone, with a configuration of its own"
+	idleAlone  = "breaker, Breaker[int], made by New"
+	idleBare   = "breaker, Circuit, made by NewCircuit"
+	userTrip   = "breaker, TripWhen, count window"
+	answers    = "breaker, consecutive, WithAnswered"
 	callHook   = "breaker, consecutive, Call hook"
 	changeHook = "breaker, consecutive, StateChange hook"
 	bareRun    = "breaker, consecutive, Circuit.Run"
@@ -31,6 +34,11 @@ var (
 	tripNInTime = breaker.WithTrip(breaker.FailureCount(5, 10*time.Second))
 	tripCount   = breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.LastCalls(100)))
 	tripRate    = breaker.WithTrip(breaker.FailureRate(0.5, 20, breaker.Last(10*time.Second)))
+	tripUser    = breaker.WithTrip(breaker.TripWhen(breaker.LastCalls(100), func(n breaker.Counts) bool { return n.Failures >= 50 }))
+
+	// Half of the calls failing must not trip them.
+	halfCount = breaker.WithTrip(breaker.FailureRate(0.9, 100, breaker.LastCalls(100)))
+	halfRate  = breaker.WithTrip(breaker.FailureRate(0.9, 100, breaker.Last(10*time.Second)))
 )
 
 // ourRows are this library's. Those that others are compared with come first.
@@ -39,6 +47,8 @@ var ourRows = append([]row{
 	{work: success, name: nInTime, setup: func() op { return doCalls(ours(tripNInTime), never) }},
 	{work: success, name: countWindow, setup: func() op { return doCalls(ours(tripCount), never) }},
 	{work: success, name: timeRate, many: true, setup: func() op { return doCalls(ours(tripRate), never) }},
+	{work: success, name: userTrip, setup: func() op { return doCalls(ours(tripUser), never) }},
+	{work: success, name: answers, setup: func() op { return doCalls(ours(breaker.WithAnswered(io.EOF)), never) }},
 	{work: success, name: watched, setup: observed},
 	{work: success, name: bareRun, setup: func() op { return runCalls(ours().Circuit()) }},
 	{work: success, name: withCancel, setup: cancellable},
@@ -48,6 +58,10 @@ var ourRows = append([]row{
 	{work: tenth, name: consecutive, setup: func() op { return doCalls(ours(breaker.WithFailureThreshold(100)), tenth.every) }},
 	{work: tenth, name: countWindow, setup: func() op { return doCalls(ours(tripCount), tenth.every) }},
 	{work: tenth, name: timeRate, setup: func() op { return doCalls(ours(tripRate), tenth.every) }},
+
+	{work: half, name: consecutive, setup: func() op { return doCalls(ours(breaker.WithFailureThreshold(100)), half.every) }},
+	{work: half, name: countWindow, setup: func() op { return doCalls(ours(halfCount), half.every) }},
+	{work: half, name: timeRate, setup: func() op { return doCalls(ours(halfRate), half.every) }},
 
 	{work: rejected, name: consecutive, setup: func() op { return doCalls(opened(), never) }},
 	{work: cycle, name: consecutive, setup: func() op { return doCalls(cycling(), cycle.every) }},

@@ -88,6 +88,9 @@ func poolGates() []gate {
 			}
 		}
 	}
+	for _, s := range poolStrategies {
+		gates = append(gates, gate{must, key{poolClosed.name, poolRow(s, poolSizes[0])}, one, 3, []key{{success.name, consecutive}}})
+	}
 	small, large := poolSizes[0], poolSizes[len(poolSizes)-1]
 	for _, w := range []work{poolClosed, poolThird} {
 		for _, s := range poolStrategies {

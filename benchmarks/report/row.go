@@ -22,6 +22,9 @@ type work struct {
 	ownTable   bool    // its rows stand in a table of its own, not in the main one
 }
 
+// crowd is how many goroutines meet where many calls fail at once.
+const crowd = 8
+
 // never is the every of a work without failures.
 const never = math.MaxInt
 
@@ -29,6 +32,7 @@ var (
 	anchors  = work{name: "anchor", every: never, calls: 1, goroutines: []int{1, 2}}
 	success  = work{name: "success, closed", every: never, calls: 1, goroutines: []int{1, 2}}
 	tenth    = work{name: "10 % failures", every: 10, errs: 0.1, calls: 1, goroutines: []int{1, 2}}
+	half     = work{name: "50 % failures", every: 2, errs: 0.5, calls: 1, goroutines: []int{1, crowd}, ownTable: true}
 	growth   = work{name: "10 % failures, by window", every: 10, errs: 0.1, calls: 1, goroutines: []int{1, 2}}
 	rejected = work{name: "rejected, open", every: never, errs: 1, calls: 1, goroutines: []int{1, 2}}
 	cycle    = work{name: "trip + probe + close", every: 2, errs: 0.5, calls: 2, goroutines: []int{1}} // two goroutines would cut into each other's
@@ -76,7 +80,7 @@ func (r row) goroutines() []int {
 func allRows() []row {
 	var rows []row
 	for _, w := range []work{
-		anchors, success, tenth, growth, rejected, cycle, probing, twoStep, policies, oneRetry, oneKey, thousandKeys, manyKeys,
+		anchors, success, tenth, half, growth, rejected, cycle, probing, twoStep, policies, oneRetry, oneKey, thousandKeys, manyKeys,
 		httpStub, httpLoopback, poolClosed, poolThird, poolLimited, storeClosed, storeOpen,
 	} {
 		for _, source := range [][]row{

@@ -59,9 +59,9 @@ func defaultSettings() settings {
 	}
 }
 
-// cacheHeaders are the request headers that tell cached answers apart, besides method, URL and body. The credentials are
-// among them: a caller gets answers back only with the credentials that they were given for.
-var cacheHeaders = []string{"Authorization", "Cookie", "X-Api-Key", "Accept", "Accept-Language", "Content-Type", "Origin"}
+// cacheHeaders are the credentials with which answers are kept: a caller gets them back only with the credentials that they
+// were given for. All other headers that may choose an answer tell answers apart without being named.
+var cacheHeaders = []string{"Authorization", "Cookie", "X-Api-Key"}
 
 func (s *settings) options() []breakerhttp.Option {
 	circuits := []breaker.Option{

@@ -111,6 +111,19 @@ func TestCacheIsApart(t *testing.T) {
 	require.Equal(t, answer{200, "up, call 2", "cache", a.header}, a)
 }
 
+// Callers who differ in a header that no list of ours names get their own answers, too.
+func TestCacheIsApartByAnyHeader(t *testing.T) {
+	up := newUpstream(t, "up")
+	b := newBench(t, nil, up.addr)
+	get := func(token string) answer {
+		return b.send(http.MethodGet, "", "X-Target-URL", "http://"+up.addr, "X-Smart-Cache", "1m", "X-Session-Token", token)
+	}
+	alice := get("alice")
+	up.set(http.StatusServiceUnavailable)
+	require.Equal(t, 503, get("bob").status)
+	require.Equal(t, alice.body, get("alice").body)
+}
+
 // The cache answers for the methods that have a body as for GET, and tells bodies apart.
 func TestCacheMethods(t *testing.T) {
 	up := newUpstream(t, "up")

@@ -216,7 +216,8 @@ func TestDocumentedRanges(t *testing.T) {
 			accepts(r, false)
 			refuses(r, 1)
 		case "list, ":
-			accepts(r, []any{})
+			accepts(r, []any{map[string]any{"consecutive_failures": 5}})
+			refuses(r, []any{})
 			refuses(r, map[string]any{})
 		case "text, `auto`, `forced-open`, `forced-closed`, `shadow`":
 			for mode := breaker.Auto; mode <= breaker.Shadow; mode++ {

@@ -75,8 +75,13 @@ type Calls struct {
 	filled       uint64
 	total        Sums // OK is not kept: it is filled less Failed
 
-	ignored bitset // made at the first Ignored call
-	nextAny uint64 // where the next call of any outcome goes in ignored; kept up only while a bit is set there
+	ignored *ignoredCalls // made at the first Ignored call
+}
+
+// ignoredCalls is which of the last calls, of any outcome, were Ignored.
+type ignoredCalls struct {
+	set  bitset
+	next uint64 // where the next call goes; kept up only while a bit is set
 }
 
 // NewCalls makes a window over the last n calls.
@@ -109,12 +114,12 @@ func (w *Calls) Add(_ int64, o Outcome, slow bool) {
 
 func (w *Calls) addIgnored() {
 	if w.ignored == nil {
-		w.ignored = newBitset(w.size)
+		w.ignored = &ignoredCalls{set: newBitset(w.size)}
 	}
-	at := w.nextAny
-	w.total.Ignored -= w.ignored.clearNext(at, 1, w.size)
-	w.nextAny = (at + 1) % w.size
-	w.ignored.set(at)
+	at := w.ignored.next
+	w.total.Ignored -= w.ignored.set.clearNext(at, 1, w.size)
+	w.ignored.next = (at + 1) % w.size
+	w.ignored.set.set(at)
 	w.total.Ignored++
 }
 
@@ -125,8 +130,8 @@ func (w *Calls) AddSuccesses(_ int64, n uint64) {
 	w.forgetNext(n)
 	w.next = (w.next + n) % w.size
 	if w.total.Ignored > 0 {
-		w.total.Ignored -= w.ignored.clearNext(w.nextAny, n, w.size)
-		w.nextAny = (w.nextAny + n) % w.size
+		w.total.Ignored -= w.ignored.set.clearNext(w.ignored.next, n, w.size)
+		w.ignored.next = (w.ignored.next + n) % w.size
 	}
 }
 
@@ -156,7 +161,10 @@ func (w *Calls) Clear() {
 // WithoutSlow is a copy in which no call is slow.
 func (w *Calls) WithoutSlow() Ring {
 	n := *w
-	n.failed, n.ignored = slices.Clone(w.failed), slices.Clone(w.ignored)
+	n.failed = slices.Clone(w.failed)
+	if w.ignored != nil {
+		n.ignored = &ignoredCalls{slices.Clone(w.ignored.set), w.ignored.next}
+	}
 	n.total.Slow = 0
 	if w.slow != nil {
 		n.slow = newBitset(w.size)

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"strings"
 	"time"
 
 	"github.com/breakerkit/breaker"
@@ -229,6 +230,44 @@ var runCases = []testcase{
 			equal(s, "recent of the run", l.RecentRun, 5)
 			s.report(name, epoch, outcomes("SS"))
 			equal(s, "successes in a row", early("S").Counts.ConsecutiveSuccesses, 2)
+		}},
+	{"successes that end no run, among others that do", "a 404 between two 503s is a success for every rate, but does not say that the dependency has recovered; in a batch it must not be taken for one that does, nor keep one from counting",
+		func(s *suite) {
+			name := s.name()
+			epoch := s.closed(name)
+			s.report(name, epoch, outcomes("FS"))
+			run := s.read(name).Run
+			for _, v := range []struct {
+				batch     string
+				run, peak uint64
+				successes uint64 // in a row
+				ended     bool
+				recentRun uint64
+			}{
+				{"A", 0, 0, 1, false, 0},
+				{"FAAF", 2, 2, 0, false, 2},
+				{"AAA", 2, 2, 0, false, 2},
+				{"FAFSFAFAF", 3, 4, 0, true, 3},
+				{"ASA", 0, 3, 1, true, 0},
+				{"ASAAS", 0, 0, 3, false, 0},
+				{"AFASAFASAA", 0, 1, 1, true, 0},
+				{"SAFA", 1, 1, 0, false, 1},
+				{"AFSAFAFAASA", 0, 2, 1, true, 0},
+			} {
+				before := s.read(name).Counts.Successes
+				l := s.report(name, epoch, outcomes(v.batch))
+				at := func(what string) string { return v.batch + ": " + what }
+				if v.ended {
+					run++
+				}
+				equal(s, at("failures in a row"), l.Counts.ConsecutiveFailures, v.run)
+				equal(s, at("peak"), l.Peak, v.peak)
+				equal(s, at("successes in a row"), l.Counts.ConsecutiveSuccesses, v.successes)
+				equal(s, at("number of the run"), l.Run, run)
+				equal(s, at("recent failures of the run"), l.RecentRun, v.recentRun)
+				successes := uint64(strings.Count(v.batch, "S") + strings.Count(v.batch, "A"))
+				equal(s, at("successes in all"), l.Counts.Successes, before+successes)
+			}
 		}},
 	{"a new epoch counts from 0", "failures of before must not open the circuit again right after it has closed",
 		func(s *suite) {

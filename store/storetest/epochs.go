@@ -380,13 +380,12 @@ var settleCases = []testcase{
 				})
 			}
 		}},
-	{"a late failure is void, a late success counts once", "a probe that outlived its lease failed too long ago to open anything; but one that comes back after all says that the dependency answers, or slow services would never close",
+	{"a late success counts once", "a probe that comes back after its lease says that the dependency answers, or slow services would never close; its slot is another's by then",
 		func(s *suite) {
 			name := s.name()
 			epoch := s.probing(name, s.units(2), 4, "a", "b", "c", "d")
 			s.wait(3)
 			equal(s, "slots", s.read(name).Slots, 0)
-			s.unchanged(name, "a late failure", func() { s.settle(verdict(name, epoch, "a", breaker.Failure)) })
 			s.unchanged(name, "a late nothing", func() { s.settle(verdict(name, epoch, "d", breaker.Ignored)) })
 			l := s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"x"}, Lease: long, Limit: 1})
 			equal(s, "granted", l.Granted, 1)
@@ -398,6 +397,83 @@ var settleCases = []testcase{
 				equal(s, "applied", s.settle(verdict(name, epoch, "b", breaker.Success)).Applied, false)
 			})
 			equal(s, "state after the second", s.settle(verdict(name, epoch, "c", breaker.Success)).State, breaker.Closed)
+		}},
+	{"a late failure opens", "a dependency that hangs for longer than the lease and then fails would otherwise keep the circuits half-open for ever, with one caller after the other hanging in it",
+		func(s *suite) {
+			name := s.name()
+			epoch := s.probing(name, s.units(2), 4, "a", "b", "c")
+			equal(s, "progress", s.settle(verdict(name, epoch, "a", breaker.Success)).Progress, 1)
+			s.wait(3)
+			l := s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"x"}, Lease: long, Limit: 1})
+			equal(s, "granted", l.Granted, 1)
+			l = s.settle(verdict(name, epoch, "b", breaker.Failure))
+			equal(s, "applied", l.Applied, true)
+			s.check(l.Epoch > epoch, "epoch %d after %d", l.Epoch, epoch)
+			equal(s, "ledger", standing(l), breaker.Ledger{Epoch: l.Epoch, State: breaker.Open, Openings: 2, Run: l.Run})
+			s.check(l.Remaining > long-patience && l.Remaining <= long, "remaining %v of %v", l.Remaining, long)
+			for _, token := range []string{"a", "b", "c", "x"} {
+				for _, o := range []breaker.Outcome{breaker.Success, breaker.Failure} {
+					s.unchanged(name, "a verdict of before", func() {
+						equal(s, "applied", s.settle(verdict(name, epoch, token, o)).Applied, false)
+					})
+				}
+			}
+		}},
+	{"a late failure is void once a probe admitted later has succeeded", "that the dependency answers now is newer than that it did not when the late one called; one slow caller of before must not open a circuit that recovers",
+		func(s *suite) {
+			name := s.name()
+			epoch := s.probing(name, s.units(2), 4, "a", "b", "c")
+			s.wait(3)
+			s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"x", "y"}, Lease: s.units(2), Limit: 4})
+			v := verdict(name, epoch, "x", breaker.Success)
+			v.Threshold = 9
+			equal(s, "progress", s.settle(v).Progress, 1)
+			v.Token = "a"
+			equal(s, "progress with the late success of an earlier one", s.settle(v).Progress, 2)
+			for _, token := range []string{"b", "c"} {
+				s.unchanged(name, "a late failure", func() {
+					equal(s, "applied", s.settle(verdict(name, epoch, token, breaker.Failure)).Applied, true)
+				})
+				s.unchanged(name, "the same again", func() {
+					equal(s, "applied", s.settle(verdict(name, epoch, token, breaker.Failure)).Applied, false)
+				})
+			}
+			s.wait(3)
+			equal(s, "state after the late failure of the last that was admitted", s.settle(verdict(name, epoch, "y", breaker.Failure)).State, breaker.Open)
+		}},
+	{"which probe was admitted later is told by the order of the slots", "leases differ and may end in another order; within one request the order is that of the tokens, and who asks again for a slot that he holds stays where he is",
+		func(s *suite) {
+			for failing, opens := range map[string]bool{"a": false, "b": false, "c": true} {
+				name := s.name()
+				epoch := s.probing(name, s.units(3), 3, "a", "b")
+				s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"c"}, Lease: s.unit, Limit: 3})
+				s.acquire(breaker.StoreAcquire{Name: name, Epoch: epoch, Tokens: []string{"a", "b"}, Lease: long, Limit: 3})
+				s.wait(4)
+				succeeding := map[string]string{"a": "b", "b": "c", "c": "b"}[failing]
+				equal(s, "progress", s.settle(verdict(name, epoch, succeeding, breaker.Success)).Progress, 1)
+				l := s.settle(verdict(name, epoch, failing, breaker.Failure))
+				equal(s, failing+" fails late after "+succeeding+" has succeeded: open", l.State == breaker.Open, opens)
+			}
+		}},
+	{"a failure within its lease opens whatever has succeeded", "a probe that is not late has called as recently as may be",
+		func(s *suite) {
+			name := s.name()
+			epoch := s.probing(name, long, 2, "a", "b")
+			equal(s, "progress", s.settle(verdict(name, epoch, "b", breaker.Success)).Progress, 1)
+			equal(s, "state", s.settle(verdict(name, epoch, "a", breaker.Failure)).State, breaker.Open)
+		}},
+	{"a success of before makes no late failure void", "only what this half-open time has shown counts in it",
+		func(s *suite) {
+			name := s.name()
+			epoch := s.probing(name, long, 3, "a", "b", "c")
+			equal(s, "progress", s.settle(verdict(name, epoch, "b", breaker.Success)).Progress, 1)
+			v := verdict(name, epoch, "c", breaker.Failure)
+			v.For = 0
+			l := s.settle(v)
+			l = s.acquire(breaker.StoreAcquire{Name: name, Epoch: l.Epoch, Tokens: []string{"d"}, Lease: s.unit, Limit: 1})
+			equal(s, "granted", l.Granted, 1)
+			s.wait(2)
+			equal(s, "state", s.settle(verdict(name, l.Epoch, "d", breaker.Failure)).State, breaker.Open)
 		}},
 	{"of many verdicts one decides", "a success must not slip in between a failure and what follows from it",
 		func(s *suite) {

@@ -30,9 +30,15 @@ type Model struct {
 	times     []failureTime
 	nodes     map[string]time.Duration // when each last failed
 
-	progress uint32
-	leases   map[string]time.Duration // of all tokens that are not settled
-	expires  time.Duration
+	progress  uint32
+	leases    map[string]lease // of all tokens that are not settled
+	succeeded []bool           // of every slot given in the epoch, in the order of giving: whether its probe has succeeded
+	expires   time.Duration
+}
+
+type lease struct {
+	ends time.Duration
+	slot int // where it is in succeeded
 }
 
 type tally struct{ successes, failures, ignored, slow uint64 }
@@ -59,7 +65,7 @@ func NewModel() Model {
 		run:     1,
 		tallies: make(map[time.Duration]tally),
 		nodes:   make(map[string]time.Duration),
-		leases:  make(map[string]time.Duration),
+		leases:  make(map[string]lease),
 	}
 }
 
@@ -68,7 +74,7 @@ func (m Model) Equal(o Model) bool { return reflect.DeepEqual(m, o) }
 
 func (m Model) clone() Model {
 	m.tallies, m.nodes, m.leases = maps.Clone(m.tallies), maps.Clone(m.nodes), maps.Clone(m.leases)
-	m.times = slices.Clone(m.times)
+	m.times, m.succeeded = slices.Clone(m.times), slices.Clone(m.succeeded)
 	return m
 }
 
@@ -194,7 +200,7 @@ func (m Model) lifetime(at Moment) time.Duration {
 		end = max(end, m.until)
 	case breaker.HalfOpen:
 		for _, lease := range m.leases {
-			end = max(end, lease)
+			end = max(end, lease.ends)
 		}
 	}
 	return after(end, time.Hour)
@@ -294,9 +300,10 @@ func (m *Model) count(r breaker.StoreReport, all tally, at Moment, done *breaker
 		}
 		m.failures = tail
 	}
-	m.successes = plus(m.successes, inRun)
+	trailing := min(b.Trailing, inRun)
+	m.successes = plus(m.successes, trailing)
 	if all.failures > 0 {
-		m.successes = min(b.Trailing, inRun)
+		m.successes = trailing
 	}
 	m.remember(r, all.failures, tail, run, at)
 }
@@ -374,19 +381,20 @@ func (m *Model) acquire(a breaker.StoreAcquire, at Moment, done *breaker.Ledger)
 		return false
 	}
 	for _, token := range a.Tokens {
-		lease, known := m.leases[token]
+		held, known := m.leases[token]
 		switch {
-		case known && at.At < lease:
+		case known && at.At < held.ends:
 			done.Granted++
 		case !known && m.live(at) < a.Limit && a.Lease > 0:
-			m.leases[token] = after(at.At, a.Lease)
+			m.leases[token] = lease{ends: after(at.At, a.Lease), slot: len(m.succeeded)}
+			m.succeeded = append(m.succeeded, false)
 			done.Granted++
 			changed = true
 		}
 	}
 	if done.Granted < len(a.Tokens) {
 		for _, lease := range m.leases {
-			if left := lease - at.At; left > 0 && (done.RetryAfter == 0 || left < done.RetryAfter) {
+			if left := lease.ends - at.At; left > 0 && (done.RetryAfter == 0 || left < done.RetryAfter) {
 				done.RetryAfter = left
 			}
 		}
@@ -396,7 +404,7 @@ func (m *Model) acquire(a breaker.StoreAcquire, at Moment, done *breaker.Ledger)
 
 func (m Model) live(at Moment) (n int) {
 	for _, lease := range m.leases {
-		if at.At < lease {
+		if at.At < lease.ends {
 			n++
 		}
 	}
@@ -404,7 +412,7 @@ func (m Model) live(at Moment) (n int) {
 }
 
 func (m *Model) settle(v breaker.StoreVerdict, at Moment, done *breaker.Ledger) (changed bool) {
-	lease, known := m.leases[v.Token]
+	held, known := m.leases[v.Token]
 	if m.state != breaker.HalfOpen || m.epoch != v.Epoch || !known {
 		return false
 	}
@@ -413,10 +421,11 @@ func (m *Model) settle(v breaker.StoreVerdict, at Moment, done *breaker.Ledger) 
 	switch {
 	case v.Outcome == breaker.Success:
 		m.progress++
+		m.succeeded[held.slot] = true
 		if m.progress >= v.Threshold {
 			m.begin(m.next(v.Epoch, at), breaker.Closed, v.Shape, m.openings, at)
 		}
-	case v.Outcome == breaker.Failure && at.At < lease:
+	case v.Outcome == breaker.Failure && (at.At < held.ends || !slices.Contains(m.succeeded[held.slot+1:], true)):
 		m.begin(m.next(v.Epoch, at), breaker.Open, v.Shape, v.Openings, at)
 		m.until = after(at.At, v.For)
 	}

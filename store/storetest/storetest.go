@@ -297,11 +297,13 @@ func successes(n int) breaker.StoreBatch {
 	return breaker.StoreBatch{Slices: []breaker.StoreSlice{{Successes: uint64(n)}}, Trailing: uint64(n)}
 }
 
-// outcomes is a batch out of letters: F failure, S success, I ignored. It counts by going through them.
+// outcomes is a batch out of letters: F failure, S success, A a success that ends no run, I ignored. It counts by going
+// through them.
 func outcomes(letters string) breaker.StoreBatch {
 	var b breaker.StoreBatch
 	var one breaker.StoreSlice
 	var run uint64
+	var ended bool // by a success
 	for _, c := range letters {
 		switch c {
 		case 'F':
@@ -310,18 +312,21 @@ func outcomes(letters string) breaker.StoreBatch {
 			b.Trailing = 0
 			b.FailureAges = append(b.FailureAges, 0)
 			b.Longest = max(b.Longest, run)
-			if one.Successes == 0 {
+			if !ended {
 				b.Head++
 			}
 		case 'S':
 			one.Successes++
 			b.Trailing++
-			run = 0
+			run, ended = 0, true
+		case 'A':
+			one.Successes++
 		case 'I':
 			one.Ignored++
 		}
 	}
 	b.Tail = run
+	b.Early = one.Successes > 0 && !ended
 	b.Slices = []breaker.StoreSlice{one}
 	return b
 }

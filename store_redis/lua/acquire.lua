@@ -19,16 +19,20 @@ if corrupt or l.state ~= 'half-open' then
   return unchanged()
 end
 
-local granted, given = 0, false
+local granted, given, number = 0, false, l.succeeded
+for _, earlier in pairs(l.numbers) do
+  number = math.max(number, earlier)
+end
 for i = 8, #ARGV do
   local token = ARGV[i]
   local lease_end = l.tokens[token]
   if lease_end and lease_end > now then
     granted = granted + 1
   elseif not lease_end and l.live < limit and lease > 0 then
-    l.tokens[token] = now + lease
+    number = number + 1
+    l.tokens[token], l.numbers[token] = now + lease, number
     l.live, granted, given = l.live + 1, granted + 1, true
-    put('slot:' .. token, string.format('%d', now + lease))
+    put_slot(token)
   end
 end
 
@@ -44,6 +48,7 @@ if given and #ended > REMEMBERED then
   table.sort(ended, function(a, b) return l.tokens[a] < l.tokens[b] end)
   for i = 1, #ended - REMEMBERED do
     unset[#unset + 1] = 'slot:' .. ended[i]
+    l.tokens[ended[i]] = nil
   end
 end
 if rewrite then

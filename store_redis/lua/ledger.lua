@@ -8,7 +8,7 @@
 -- exactly. The fields of the hash are short, so that it stays a listpack:
 --
 --   epoch      number:state:since:until             until is the time of the next probe, 0 unless open
---   series     openings:progress
+--   series     openings:progress:succeeded          succeeded: the highest number of a slot whose probe has succeeded; 0: none
 --   shape      window:failures:reporters:config     what the ledger is kept for; window 0 is none
 --   run        number:failures:successes            the run of failures, and the successes since the last failure
 --   sums       successes:failures:ignored:slow      of the window
@@ -17,7 +17,7 @@
 --   f<i % failures>  time                           failure i; those from first to next-1 are kept, and the last in_run
 --                                                   belong to the present run
 --   r<i>       time:node                            a caller that failed lately
---   slot:<token>  the end of a probe's lease
+--   slot:<token>  lease:number                      lease: its end; number: above those of the slots given before in the epoch
 
 local BUCKETS = 20
 local LIMIT = 9007199254740992 -- 2^53: where counts stop
@@ -56,9 +56,9 @@ local function int(digits, most)
   return n
 end
 
-local function two(text, most)
-  local a, b = parts(text, '^(%d+):(%d+)')
-  return int(a, most), int(b, most)
+-- optional reads a last part that may be missing, which is then 0.
+local function optional(digits)
+  return int(digits ~= '' and digits or 0)
 end
 
 local function three(text)
@@ -85,7 +85,7 @@ if stored.err then
   return stored
 end
 
-local l = {state = 'closed', tokens = {}, live = 0, reporters = 0}
+local l = {state = 'closed', tokens = {}, numbers = {}, live = 0, reporters = 0}
 do
   local number, state, since, open_until = parts(stored[1], '^(%d+):([%a-]+):(%d+):(%d+)')
   if number then
@@ -96,7 +96,10 @@ do
     l.epoch, l.since, l.open_until = 0, now, 0
   end
 end
-l.openings, l.progress = two(stored[2], SMALL)
+do
+  local openings, progress, succeeded = parts(stored[2], '^(%d+):(%d+):?(%d*)')
+  l.openings, l.progress, l.succeeded = int(openings, SMALL), int(progress, SMALL), optional(succeeded)
+end
 l.shape = stored[3] or shape
 l.run, l.failures, l.successes = three(stored[4])
 l.run = math.max(l.run, 1)
@@ -130,7 +133,7 @@ local function put_epoch()
 end
 
 local function put_series()
-  put('series', string.format('%d:%d', l.openings, l.progress))
+  put('series', string.format('%d:%d:%d', l.openings, l.progress, l.succeeded))
 end
 
 -- The server's clock has been set back: the epoch goes on from now, and every deadline keeps its distance to the start.
@@ -141,18 +144,20 @@ if setback > 0 then
   put_epoch()
 end
 
--- The slots. An expired one is remembered, because its success still counts.
+local function put_slot(token)
+  put('slot:' .. token, string.format('%d:%d', l.tokens[token], l.numbers[token]))
+end
+
+-- The slots. An expired one is remembered, because its outcome still counts.
 local function read_slots()
   local all = redis.call('HGETALL', key)
   for i = 1, #all, 2 do
     local token = string.match(all[i], '^slot:(.*)$')
     if token then
-      local lease = math.max(int(parts(all[i + 1], '^(%d+)$')) - setback, 0)
-      if setback > 0 then
-        put(all[i], string.format('%d', lease))
-      end
+      local lease, number = parts(all[i + 1], '^(%d+):?(%d*)')
+      lease = math.max(int(lease) - setback, 0)
       corrupt = corrupt or lease - now > 2 * LONGEST -- twice: the clock may have been set back since
-      l.tokens[token] = lease
+      l.tokens[token], l.numbers[token] = lease, optional(number)
       if lease > now then
         l.live = l.live + 1
       end
@@ -171,7 +176,7 @@ local function clear()
   read_shape()
   l.failures, l.successes, l.sums, l.newest = 0, 0, {0, 0, 0, 0}, 0
   l.first, l.next, l.in_run = 0, 0, 0
-  l.tokens, l.live = {}, 0
+  l.tokens, l.numbers, l.live, l.succeeded = {}, {}, 0, 0
 end
 
 -- above returns the number of a new epoch for a caller that knows of another; false if that is one that no Store has given.
@@ -243,6 +248,11 @@ local function write()
     write_anew()
   else
     in_portions('HDEL', unset)
+    if setback > 0 then -- every lease has been moved
+      for token in pairs(l.tokens) do
+        put_slot(token)
+      end
+    end
   end
   in_portions('HSET', set)
   redis.call('PEXPIRE', key, string.format('%d', ttl()))

@@ -117,7 +117,7 @@ local function enter_batch()
   if ended then
     l.run, l.in_run = l.run + 1, 0
   end
-  l.successes = failed > 0 and trailing or total(l.successes, ok)
+  l.successes = total(failed > 0 and 0 or l.successes, trailing)
   announce = announce or (l.failures > 0 and (before == 0 or ended))
   if l.max_failures > 0 then
     add_failures(12 + slices * 5, tail)

@@ -11,19 +11,22 @@ if corrupt or not lease_end or not number then
 end
 
 local live = lease_end > now
+local disproved = not live and l.numbers[token] < l.succeeded -- a probe admitted later has succeeded
 local progress = l.progress + (outcome == 'success' and 1 or 0)
-if outcome == 'failure' and live then
+if outcome == 'failure' and not disproved then
   begin(number, 'open', tonumber(ARGV[9]), tonumber(ARGV[8]))
   mirror_epoch()
 elseif outcome == 'success' and progress >= tonumber(ARGV[7]) then
   begin(number, 'closed', l.openings, 0)
   mirror_epoch()
 else
-  l.progress = progress
-  put_series()
+  if outcome == 'success' then
+    l.progress, l.succeeded = progress, math.max(l.succeeded, l.numbers[token])
+    put_series()
+  end
   l.tokens[token] = nil
   l.live = l.live - (live and 1 or 0)
   unset[#unset + 1] = 'slot:' .. token
-  announce = outcome ~= 'failure' -- a failure after the end of its lease does not count, and frees no slot
+  announce = live or outcome == 'success' -- what comes after its lease and decides nothing frees nothing either
 end
 return answer({applied = true})

@@ -122,9 +122,17 @@ type running struct {
 	closed bool // it was admitted while closed
 	probe  bool
 	own    bool // a probe without the store's word
+	hangs  bool // a probe that outlasts its lease and then fails
+	order  int  // in which calls were admitted
 	epoch  uint64
 	lease  time.Duration // a probe of the store's: until when its slot is good
 	ended  bool
+}
+
+// proof is the last admitted of the probes of an epoch that have succeeded.
+type proof struct {
+	epoch uint64
+	order int
 }
 
 // call makes a call on a node, which must not be busy.
@@ -155,7 +163,7 @@ func (w *World) call(n *node) {
 	if n.mode != breaker.Shadow && before.State != breaker.HalfOpen && !quiet {
 		w.fail("node %d: a call while %v asked the store", n.id, before.State)
 	}
-	c := &running{n: n, permit: permit}
+	c := &running{n: n, permit: permit, order: w.stats.Calls}
 	if n.mode == breaker.Auto {
 		switch {
 		case before.State == breaker.Open && err == nil:
@@ -183,6 +191,9 @@ func (w *World) call(n *node) {
 	}
 	took := time.Duration(0)
 	switch {
+	case c.probe && w.plan.hangs && !w.healing && w.chance(0.5):
+		c.hangs = true
+		took = w.plan.lease + time.Duration(w.n(int(w.plan.lease)))
 	case w.chance(0.4):
 	case w.plan.slow && !w.healing && w.chance(0.1):
 		took = w.plan.lease/2 + time.Duration(w.n(int(2*w.plan.lease)))
@@ -250,22 +261,52 @@ func (w *World) end(c *running) {
 	n.in[c.epoch]++
 	o := breaker.Success
 	switch {
+	case c.hangs && !w.healing:
+		o = breaker.Failure
+		n.failed++
 	case w.chance(0.02):
 		o = breaker.Ignored
 		n.ignored++
 	case w.chance(w.failing):
 		o = breaker.Failure
 		n.failed++
+	case w.chance(0.1):
+		o = breaker.Answered
+		n.succeeded++
+		w.stats.Answered++
 	default:
 		n.succeeded++
 	}
 	w.note(n.id, "end "+o.String(), flag(c.probe), 0)
-	late, before := n.circuit.Snapshot().Totals.Late, w.server.read(n.name)
+	was, before := n.circuit.Snapshot(), w.server.read(n.name)
 	c.permit.Settle(o, errDependency)
-	if c.closed && n.circuit.Snapshot().Totals.Late == late {
+	if c.closed && n.mode != breaker.ForcedClosed && n.circuit.Snapshot().Totals.Late == was.Totals.Late {
 		w.counted(n, o, before)
 	}
+	if w.plan.calm && !w.plan.modes && c.probe && !c.own && !was.Shared.Alone && before.State == breaker.HalfOpen && before.Epoch == c.epoch {
+		w.probed(c, o)
+	}
 	w.look(n)
+}
+
+// probed checks what the outcome of a probe has led to, where nothing goes wrong and no mode lets probes pass unseen. A failure opens, for however long it has
+// been on its way: or else a dependency that hangs past the lease would have the circuits half-open for ever. Only the
+// success of a probe that was admitted later makes a late one void.
+func (w *World) probed(c *running, o breaker.Outcome) {
+	p, after := &w.proofs[c.n.name], w.server.read(c.n.name)
+	switch {
+	case o == breaker.Ignored:
+	case o != breaker.Failure:
+		if p.epoch != c.epoch || p.order < c.order {
+			*p = proof{c.epoch, c.order}
+		}
+	case w.now >= c.lease && p.epoch == c.epoch && p.order > c.order:
+		if after.Epoch != c.epoch {
+			w.fail("node %d: a probe that a later one has disproved led to %+v", c.n.id, after)
+		}
+	case after.State != breaker.Open || after.Epoch == c.epoch:
+		w.fail("node %d: a probe failed, late %v, and led to %+v", c.n.id, w.now >= c.lease, after)
+	}
 }
 
 // counted notes an outcome that counts. Where nothing goes wrong and nobody interferes, a number of failures in a row opens

@@ -29,7 +29,7 @@ type plan struct {
 	before, after, late, copies float64 // of operations: fail without effect, fail with effect, arrive late, arrive twice
 	lost, delayed, doubled      float64 // of pushes
 
-	wipes, failovers, partitions, blackouts, jumps, drift, kills, churn, hands, modes, slow bool
+	wipes, failovers, partitions, blackouts, jumps, drift, kills, churn, hands, modes, slow, hangs bool
 }
 
 // rare draws how often something goes wrong: in most runs never.
@@ -91,7 +91,7 @@ func (w *World) draw() (p plan) {
 	}
 	p.strict = p.calm && p.minimum == 0
 	p.kills, p.churn, p.hands = w.chance(0.5), w.chance(0.3), w.chance(0.4)
-	p.modes, p.slow = w.chance(0.3), w.chance(0.4)
+	p.modes, p.slow, p.hangs = w.chance(0.3), w.chance(0.4), w.chance(0.4)
 	if p.calm {
 		return p
 	}

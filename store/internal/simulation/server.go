@@ -30,6 +30,8 @@ type server struct {
 	log     []logged          // what has changed this Memory
 	epochs  []uint64          // by name: the present one
 	leases  []map[string]slot // by name: of that epoch
+	given   []int             // by name: slots given in that epoch
+	proved  []int             // by name: the number of the last given of those whose probe has succeeded
 	seen    []evidence        // by name: in that epoch
 	names   []ledgers
 }
@@ -48,7 +50,10 @@ type evidence struct {
 	reporters map[*node]bool
 }
 
-type slot struct{ expires time.Duration }
+type slot struct {
+	expires time.Duration
+	number  int // in the order of giving
+}
 
 type push struct {
 	name   int
@@ -78,6 +83,7 @@ func (s *server) renew() {
 	s.epochs = make([]uint64, s.w.plan.names)
 	s.seen = make([]evidence, s.w.plan.names)
 	s.leases = make([]map[string]slot, s.w.plan.names)
+	s.given, s.proved = make([]int, s.w.plan.names), make([]int, s.w.plan.names)
 	for i := range s.leases {
 		s.leases[i] = make(map[string]slot)
 	}
@@ -174,6 +180,7 @@ func (s *server) carryOut(op any, at time.Duration) (l breaker.Ledger, name int,
 	if l.Epoch != s.epochs[name] {
 		s.epochs[name] = l.Epoch
 		clear(s.leases[name])
+		s.given[name], s.proved[name] = 0, 0
 		s.seen[name] = evidence{reporters: make(map[*node]bool)}
 	}
 	if r, ok := op.(breaker.StoreReport); ok && l.Applied {
@@ -194,13 +201,17 @@ func (s *server) carryOut(op any, at time.Duration) (l breaker.Ledger, name int,
 				granted = append(granted, token)
 			case !known && live < o.Limit:
 				live++
-				slots[token] = slot{at + o.Lease}
+				s.given[name]++
+				slots[token] = slot{at + o.Lease, s.given[name]}
 				granted = append(granted, token)
 			}
 		}
 	case breaker.StoreVerdict:
-		if l.Applied {
+		if held, known := slots[o.Token]; known && l.Applied {
 			delete(slots, o.Token)
+			if o.Outcome == breaker.Success {
+				s.proved[name] = max(s.proved[name], held.number)
+			}
 		}
 	}
 	return l, name, granted
@@ -367,7 +378,8 @@ func (s *server) checkVerdict(v breaker.StoreVerdict) breaker.Ledger {
 	name := s.w.nameIndex(v.Name)
 	before := s.read(name)
 	held, known := s.leases[name][v.Token]
-	live := s.w.now < held.expires
+	late := s.w.now >= held.expires
+	void := late && held.number < s.proved[name] // a probe that was admitted later has succeeded
 	after, _, _ := s.carryOut(v, s.w.now)
 	s.w.note(s.w.byToken(v.Token).id, "settle "+v.Outcome.String(), v.Epoch, after.Epoch<<1|flag(after.Applied))
 	if !known || before.State != breaker.HalfOpen || before.Epoch != v.Epoch {
@@ -381,8 +393,15 @@ func (s *server) checkVerdict(v breaker.StoreVerdict) breaker.Ledger {
 	switch {
 	case v.Outcome == breaker.Success && before.Progress+1 >= uint32(s.w.plan.success):
 		to = breaker.Closed
-	case v.Outcome == breaker.Failure && live:
+	case v.Outcome == breaker.Failure && !void:
 		to = breaker.Open
+	}
+	if v.Outcome != breaker.Success && v.Outcome != breaker.Failure && v.Outcome != breaker.Ignored {
+		s.w.fail("the store was sent a verdict of %v", v.Outcome)
+	}
+	if v.Outcome == breaker.Failure && late {
+		s.w.stats.LateFailures++
+		s.w.stats.Disproved += int(flag(void))
 	}
 	if after.State != to {
 		s.w.fail("%v of a probe led to %v, should be %v: %+v", v.Outcome, after.State, to, after)

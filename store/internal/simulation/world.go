@@ -27,6 +27,7 @@ type Result struct {
 type Stats struct {
 	Nodes, Calls, Operations, Epochs                                  int
 	Probes, Alone, Failed, Killed, Wipes, Failovers, Outages, Overlap int
+	Answered, LateFailures, Disproved                                 int
 }
 
 // Add adds another run's.
@@ -43,6 +44,9 @@ func (s *Stats) Add(o Stats) {
 	s.Failovers += o.Failovers
 	s.Outages += o.Outages
 	s.Overlap += o.Overlap
+	s.Answered += o.Answered
+	s.LateFailures += o.LateFailures
+	s.Disproved += o.Disproved
 }
 
 // World is a run.
@@ -62,6 +66,7 @@ type World struct {
 	owner   map[string]*node // by the name that it gives itself
 	calls   []*running
 	runs    [3]int // by name: failures in a row
+	proofs  [3]proof
 	spared  int
 	failing float64 // how often the dependency fails
 
