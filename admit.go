@@ -174,7 +174,7 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 	if r == refusedInFlight {
 		return ErrTooManyInFlight
 	}
-	if sh := c.cachedRejection.Load(); sh != nil && sh.refusal == r && c.m.now < sh.err.at {
+	if sh := c.cachedRejection.Load(); sh != nil && sh.refusal == r && c.m.now < sh.err.at && sh.err.State == c.m.stateAt(c.m.now) {
 		return sh.err
 	}
 	e := &OpenError{Circuit: c.name, State: c.m.stateAt(c.m.now), Mode: c.m.mode, probes: r == refusedProbes, time: s.time}
@@ -191,8 +191,10 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 	}
 	switch r {
 	case refusedForced:
-		sh.expires = never
-		e.at = never
+		e.at, sh.expires = never, never
+		if e.State == Open {
+			sh.expires = c.m.until // then it is HalfOpen
+		}
 	case refusedRamp:
 		e.at, sh.expires = c.m.mark, c.m.since
 		e.Until = s.time.anchor().at(c.m.mark)

@@ -252,7 +252,7 @@ func (c *Circuit) beginEpochLocked(s *settings, fx *effects, err error) {
 			c.stopHealthLocked()
 		}
 		if notify {
-			c.extrasLocked().notifier.add(c.transitionLocked(s, mv, counts, cause))
+			c.extrasLocked().notifier.add(c.transitionLocked(s, mv, counts, cause), s.receivers)
 		}
 		counts = Counts{}
 	}

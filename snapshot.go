@@ -11,8 +11,10 @@ import (
 // Snapshot is the state of a circuit at one instant. It marshals to JSON and back; [WithSnapshot] restores a circuit
 // from it.
 //
-// InFlight is exact from the first Snapshot on. A circuit stops counting the starts of calls after tens of thousands of
-// calls without a Snapshot; the first one then misses the calls that are in flight at that moment.
+// InFlight is exact when no call begins or ends while it is read. Otherwise it is never too low, and too high by the calls
+// that end meanwhile: a handful as a rule, but thousands if the goroutine that reads it is interrupted in the midst. With
+// WithMaxInFlight it is always exact. A circuit stops counting the starts of calls after tens of thousands of calls without a
+// Snapshot; the first one then misses the calls that are in flight at that moment, and those count in no later one either.
 type Snapshot struct {
 	Name                 string       `json:"name"`
 	State                State        `json:"state"`
@@ -64,8 +66,8 @@ type StoreStatus struct {
 	Foreign   bool      `json:"foreign"`              // others share the name with another configuration: an error in their or this one's setup
 }
 
-// Snapshot returns the circuit's state and counts. From the first one on, the circuit counts the starts of all calls,
-// so that InFlight is exact.
+// Snapshot returns the circuit's state and counts. From the first one on, the circuit counts the starts of all calls: for
+// InFlight, see [Snapshot].
 func (c *Circuit) Snapshot() Snapshot {
 	s := c.load()
 	now := s.time.now()
