@@ -36,20 +36,6 @@ func (c *Circuit) Acquire(ctx context.Context) (*Permit, error) {
 	return &p.Permit, nil
 }
 
-// AcquireInto is [Circuit.Acquire] for wrappers that keep the permit in a value of their own, and so allocate nothing. p must
-// be a zero Permit, and must not be copied afterwards. After an error it is still one.
-func (c *Circuit) AcquireInto(ctx context.Context, p *Permit) error {
-	c.load()
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := c.admit(ctx, &p.call); err != nil {
-		return err
-	}
-	p.circuit, p.ctx = c, c.contextFor(ctx, &p.call)
-	return nil
-}
-
 // Done settles the call by its error, classified like the error of a function given to Run. On a nil Permit it does
 // nothing.
 func (p *Permit) Done(err error) {
@@ -73,6 +59,10 @@ func (p *Permit) Settle(o Outcome, cause error) {
 	defer p.ensure()
 	p.circuit.settle(p.ctx, &p.call, validOutcome(o), cause)
 }
+
+// Probe reports whether the call is a probe of a half-open circuit, so that the state depends on how it ends. On a nil or
+// zero Permit it is false.
+func (p *Permit) Probe() bool { return p != nil && p.call.probe }
 
 // first reports whether this settlement is the first.
 func (p *Permit) first() bool {

@@ -10,9 +10,13 @@ import (
 // What only breakerhttp and pool need; the package seam says what each function is for.
 func init() {
 	seam.Admitted = (*Permit).admitted
+	seam.Fast = (*Permit).fast
+	seam.SettleExcluding = (*Permit).settleExcluding
+	seam.Undisturbed = (*Circuit).undisturbed
 	seam.Decided = (*Circuit).decided
 	seam.Rescued = (*Circuit).rescued
 	seam.ReportStoreError = (*Circuit).reportStoreError
+	seam.Rejection = rejection
 	seam.CheckTwoStep = checkTwoStep
 	seam.TwoStep = twoStep
 	seam.Timeout = (*Breaker[struct{}]).attemptTimeout
@@ -27,6 +31,18 @@ func init() {
 }
 
 func (p *Permit) admitted() (*Circuit, context.Context) { return p.circuit, p.ctx }
+
+func (p *Permit) fast() bool { return p.call.cell != nil }
+
+func (p *Permit) settleExcluding(o Outcome, cause error, excluded time.Duration) {
+	if !p.first() || o == Success && p.circuit.succeed(&p.call) {
+		return
+	}
+	defer p.ensure()
+	p.circuit.settleExcluding(p.ctx, &p.call, validOutcome(o), cause, max(0, excluded))
+}
+
+func (c *Circuit) undisturbed() bool { return c.word.Load()&(wordFast|wordTimed) != 0 }
 
 func (c *Circuit) decided(ctx context.Context, err error) (Outcome, bool) {
 	return c.load().preclassify(ctx, err)

@@ -19,9 +19,13 @@ import (
 // What breakerhttp and pool get, as they get it.
 var (
 	seamAdmitted     = seam.Admitted.(func(*breaker.Permit) (*breaker.Circuit, context.Context))
+	seamFast         = seam.Fast.(func(*breaker.Permit) bool)
+	seamExcluding    = seam.SettleExcluding.(func(*breaker.Permit, breaker.Outcome, error, time.Duration))
+	seamUndisturbed  = seam.Undisturbed.(func(*breaker.Circuit) bool)
 	seamDecided      = seam.Decided.(func(*breaker.Circuit, context.Context, error) (breaker.Outcome, bool))
 	seamRescued      = seam.Rescued.(func(*breaker.Circuit, context.Context, breaker.RescueEvent))
 	seamReport       = seam.ReportStoreError.(func(*breaker.Circuit, error))
+	seamRejection    = seam.Rejection.(func(error) bool)
 	seamCheckTwoStep = seam.CheckTwoStep.(func(string, bool, ...breaker.Option) error)
 	seamTwoStep      = seam.TwoStep.(func(string) breaker.Option)
 	seamTimeout      = seam.Timeout.(func(*breaker.Breaker[struct{}]) time.Duration)
@@ -108,6 +112,56 @@ func TestAcquireInto(t *testing.T) {
 	})
 }
 
+// Who asks for times, or a probe, is not on the fast path; a call is undisturbed wherever the lock need not be taken.
+func TestSeamFastAndProbe(t *testing.T) {
+	plain := breaker.Must(breaker.NewCircuit("c", breaker.WithFailureThreshold(1)))
+	timed := breaker.Must(breaker.NewCircuit("c", breaker.WithTrip(breaker.SlowCallRate(time.Second, 0.5, 1, breaker.LastCalls(10)))))
+	for _, tc := range []struct {
+		name                     string
+		c                        *breaker.Circuit
+		prepare                  func()
+		undisturbed, fast, probe bool
+	}{
+		{"closed", plain, func() {}, true, true, false},
+		{"timed", timed, func() {}, true, false, false},
+		{"half-open", plain, func() { plain.Trip(nil); plain.OfferProbe() }, false, false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.prepare()
+			require.Equal(t, tc.undisturbed, seamUndisturbed(tc.c))
+			p, err := tc.c.Acquire(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, tc.fast, seamFast(p))
+			require.Equal(t, tc.probe, p.Probe())
+			p.Done(nil)
+			require.Equal(t, tc.probe, p.Probe(), "afterwards as well")
+		})
+	}
+	plain.Trip(nil)
+	require.False(t, seamUndisturbed(plain), "open")
+	require.False(t, (*breaker.Permit)(nil).Probe())
+	require.False(t, new(breaker.Permit).Probe())
+}
+
+// Time that was not the dependency's makes no call slow, and is not told.
+func TestSeamSettleExcluding(t *testing.T) {
+	var took []time.Duration
+	clk := newAskedClock()
+	c := breaker.Must(breaker.NewCircuit("c", breaker.WithClock(clk), breaker.WithTrip(breaker.SlowCallRate(2*time.Second, 1, 1, breaker.LastCalls(1))),
+		breaker.WithHooks(breaker.Hooks{Call: func(_ context.Context, e breaker.CallEvent) { took = append(took, e.Duration) }})))
+	for _, excluded := range []time.Duration{2 * time.Second, time.Hour, -time.Hour} {
+		p, err := c.Acquire(t.Context())
+		require.NoError(t, err)
+		clk.Add(3 * time.Second)
+		seamExcluding(p, breaker.Success, nil, excluded)
+		p.Done(breakertest.ErrBoom) // only the first settlement counts
+	}
+	require.Equal(t, []time.Duration{time.Second, 0, 3 * time.Second}, took)
+	require.Equal(t, breaker.Open, c.State(), "the last was slow")
+	require.EqualValues(t, 3, c.Snapshot().Totals.Successes)
+	seamExcluding(new(breaker.Permit), breaker.Success, nil, 0)
+}
+
 func TestSeamDecided(t *testing.T) {
 	errListed := errors.New("listed")
 	c := breaker.Must(breaker.NewCircuit("c", breaker.WithIgnore(errListed), breaker.WithFailOn(breakertest.ErrBoom)))
@@ -146,6 +200,17 @@ func TestSeamRescuedAndReported(t *testing.T) {
 	require.Equal(t, map[breaker.Rescue]uint64{breaker.RescueCache: 1}, c.Snapshot().Totals.Rescues, "those that helped")
 	seamReport(c, breakertest.ErrBoom)
 	require.Equal(t, []error{breakertest.ErrBoom}, told)
+}
+
+// Wrappers mean by a rejection what the default classifier means by it.
+func TestSeamRejection(t *testing.T) {
+	for err, want := range map[error]bool{
+		nil: false, breakertest.ErrBoom: false, breaker.ErrOpen: true, breaker.ErrTooManyInFlight: true,
+		errors.Join(breaker.ErrOpen, breaker.ErrTooManyInFlight): true, errors.Join(breaker.ErrOpen, breakertest.ErrBoom): false,
+	} {
+		require.Equal(t, want, seamRejection(err), "%v", err)
+		require.Equal(t, want, breaker.DefaultClassifier(err) == breaker.Ignored, "%v", err)
+	}
 }
 
 // What two-step use would pass over is named, and only by a wrapper that passes it over.

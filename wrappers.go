@@ -6,6 +6,20 @@ import "context"
 // that makes it returns, as an HTTP response ends with its body. These give such a call the meaning that it has in a
 // Breaker.
 
+// AcquireInto is [Circuit.Acquire] for wrappers that keep the permit in a value of their own, and so allocate nothing. p must
+// be a zero Permit, and must not be copied afterwards. After an error it is still one.
+func (c *Circuit) AcquireInto(ctx context.Context, p *Permit) error {
+	c.load()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := c.admit(ctx, &p.call); err != nil {
+		return err
+	}
+	p.circuit, p.ctx = c, c.contextFor(ctx, &p.call)
+	return nil
+}
+
 // Abort settles the call as one that ended by panic or runtime.Goexit: a Failure, counted among Totals.Panics. On a nil
 // Permit it does nothing. It is for wrappers.
 func (p *Permit) Abort() {

@@ -240,7 +240,7 @@ func (b *body) unread() bool { return b.more != nil && b.more.unread.Load() }
 func (b *body) settle(o breaker.Outcome, cause error) {
 	switch {
 	case b.more != nil && b.more.host != nil:
-		b.permit.SettleExcluding(o, cause, b.more.host.excluded(b.more.upload))
+		settleExcluding(&b.permit, o, cause, b.more.host.excluded(b.more.upload))
 	case o == breaker.Success:
 		b.permit.Done(nil)
 	default:

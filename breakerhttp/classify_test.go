@@ -374,6 +374,36 @@ func TestErrorLists(t *testing.T) {
 	require.EqualValues(t, 2, total.Ignored)
 }
 
+// BR-50: a rejection is an error in which nothing ran. A failure that is joined with one, as by a base that retries until its
+// own circuit opens, is a Failure of the host: it is retried, and then rescued.
+func TestBR50FailureJoinedWithARejection(t *testing.T) {
+	for _, err := range []error{errors.Join(errBoom, breaker.ErrOpen), fmt.Errorf("%w: %w", breaker.ErrTooManyInFlight, errBoom)} {
+		var asked []string
+		rt := roundTripper(func(r *http.Request) (*http.Response, error) {
+			asked = append(asked, r.URL.Host)
+			if r.URL.Host == "backup.example" {
+				return answer(200, nil), nil
+			}
+			return nil, err
+		})
+		failover := breakerhttp.WithFailover("http://backup.example")
+		tr := transport(t, rt, r0(), quick(1), failover)
+		code, _, got := get(t, tr, "http://up.example")
+		require.NoError(t, got)
+		require.Equal(t, 200, code)
+		require.Equal(t, []string{"up.example", "up.example", "backup.example"}, asked)
+		require.EqualValues(t, 2, circuit(t, tr, "up.example").Snapshot().Totals.Failures)
+
+		// Where the circuit ignores it, it says nothing of the host, and nothing was rejected either.
+		asked = nil
+		tr = transport(t, rt, r0(breaker.WithIgnore(errBoom)), quick(1), failover)
+		_, _, got = get(t, tr, "http://up.example")
+		require.ErrorIs(t, got, err)
+		require.Equal(t, []string{"up.example"}, asked)
+		require.EqualValues(t, 1, circuit(t, tr, "up.example").Snapshot().Totals.Ignored)
+	}
+}
+
 // BC-98: what failed is still handed over.
 func TestFailureIsHandedOver(t *testing.T) {
 	up := serve(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -11,9 +11,13 @@ import (
 // What the root package gives to its own wrappers only; the package seam says what each function is for.
 var (
 	admitted         = seam.Admitted.(func(*breaker.Permit) (*breaker.Circuit, context.Context))
+	fast             = seam.Fast.(func(*breaker.Permit) bool)
+	settleExcluding  = seam.SettleExcluding.(func(*breaker.Permit, breaker.Outcome, error, time.Duration))
+	undisturbed      = seam.Undisturbed.(func(*breaker.Circuit) bool)
 	decided          = seam.Decided.(func(*breaker.Circuit, context.Context, error) (breaker.Outcome, bool))
 	rescued          = seam.Rescued.(func(*breaker.Circuit, context.Context, breaker.RescueEvent))
 	reportStoreError = seam.ReportStoreError.(func(*breaker.Circuit, error))
+	rejection        = seam.Rejection.(func(error) bool)
 
 	twoStep      = seam.TwoStep.(func(string) breaker.Option)
 	timeoutOf    = seam.Timeout.(func(*breaker.Breaker[struct{}]) time.Duration)

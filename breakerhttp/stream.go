@@ -41,7 +41,7 @@ func (h *hostTime) excluded(upload *waits) time.Duration {
 
 // observe prepares what an attempt needs whose time somebody asks for, or that is a probe.
 func (t *Transport) observe(b *body, limit time.Duration) {
-	circuit := b.circuit() != nil && !b.permit.Fast()
+	circuit := b.circuit() != nil && !fast(&b.permit)
 	if !circuit && limit == 0 && t.stall == 0 {
 		return
 	}

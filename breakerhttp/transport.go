@@ -232,7 +232,7 @@ func (t *Transport) once(req *http.Request) (*http.Response, error) {
 // acquire asks a circuit to admit b. What is held by the body of a caller who has gone is free: that is seen to before the
 // circuit is asked, so that a call which is admitted in the end counts no rejection.
 func (t *Transport) acquire(b *body, ctx context.Context, c *breaker.Circuit) error {
-	if !c.Undisturbed() && ctx.Err() == nil && full(c.Refusal()) {
+	if !undisturbed(c) && ctx.Err() == nil && full(c.Refusal()) {
 		t.waiting.look((*body).endNow)
 	}
 	return c.AcquireInto(ctx, &b.permit)
@@ -469,8 +469,3 @@ func (t *Transport) conclude(b *body, a *attempt, as *http.Request) {
 // hasBody reports whether there is anything to wait for: data, or only the end, which over HTTP/2 may come after the
 // headers whatever these say. net/http gives NoBody where neither comes.
 func hasBody(resp *http.Response) bool { return resp.Body != nil && resp.Body != http.NoBody }
-
-// rejection reports whether an error is a circuit's or limiter's refusal to call.
-func rejection(err error) bool {
-	return errors.Is(err, breaker.ErrOpen) || errors.Is(err, breaker.ErrTooManyInFlight)
-}

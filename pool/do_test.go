@@ -144,6 +144,32 @@ func TestAnInnerRejectionMovesOn(t *testing.T) {
 	}
 }
 
+// A rejection is an error in which nothing ran: a failure that is joined with one is a failure of the member.
+func TestBR50AFailureJoinedWithARejectionIsAFailure(t *testing.T) {
+	for _, err := range []error{
+		errors.Join(errBoom, breaker.ErrOpen), errors.Join(breaker.ErrTooManyInFlight, errBoom),
+		fmt.Errorf("%w: %w", errBoom, &breaker.OpenError{Circuit: "x"}),
+	} {
+		r := newRig(t, pool.Failover, names("a", "b"), r0)
+		r.fail["a"] = err
+		assert.Equal(t, []string{"b"}, r.good(1), "%v", err)
+		assert.EqualValues(t, 1, r.totals("a").Failures)
+		r.fail["b"] = breaker.ErrOpen
+		_, got := r.do()
+		none, ok := errors.AsType[*pool.UnavailableError](got)
+		require.True(t, ok)
+		assert.Equal(t, err, none.Last, "what ran, not b's rejection")
+
+		// Where the member's circuit takes it for the caller's fault, it is the answer.
+		r = newRig(t, pool.Failover, names("a", "b"), pool.WithBreaker(breaker.WithIgnore(errBoom)))
+		r.fail["a"] = err
+		_, got = r.do()
+		require.Equal(t, err, got)
+		assert.Equal(t, []string{"a"}, r.called())
+		assert.EqualValues(t, 1, r.totals("a").Ignored)
+	}
+}
+
 // raceClock lets another caller be quicker, between a circuit's being found ready and its being asked.
 type raceClock struct {
 	*clock.Mock

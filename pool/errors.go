@@ -143,8 +143,3 @@ func withoutMark(err error) (bare error, stop bool) {
 	_, stop = errors.AsType[*stopError](err)
 	return err, stop
 }
-
-// rejection reports whether an error is a circuit's, limiter's or pool's refusal to call.
-func rejection(err error) bool {
-	return errors.Is(err, breaker.ErrOpen) || errors.Is(err, breaker.ErrTooManyInFlight)
-}

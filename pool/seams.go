@@ -12,4 +12,5 @@ var (
 	checkTwoStep = seam.CheckTwoStep.(func(string, bool, ...breaker.Option) error)
 	timeoutOf    = seam.Timeout.(func(*breaker.Breaker[struct{}]) time.Duration)
 	clockOf      = seam.Clock.(func(*breaker.Group[struct{}]) breaker.Clock)
+	rejection    = seam.Rejection.(func(error) bool)
 )

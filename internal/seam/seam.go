@@ -15,6 +15,17 @@ var (
 	// Admitted tells what a Permit was acquired with; nothing for a zero Permit.
 	Admitted any // func(*breaker.Permit) (*breaker.Circuit, context.Context)
 
+	// Fast reports whether a call was admitted on the fast path: it is no probe, and nobody asks how long it takes.
+	Fast any // func(*breaker.Permit) bool
+
+	// SettleExcluding is Permit.Settle for a call of whose time, since it was admitted, excluded was not the dependency's:
+	// it counts neither for slow calls nor in CallEvent.Duration.
+	SettleExcluding any // func(p *breaker.Permit, o breaker.Outcome, cause error, excluded time.Duration)
+
+	// Undisturbed reports whether a call would be admitted without asking the machine. If not, Circuit.Refusal says
+	// whether it would be admitted at all.
+	Undisturbed any // func(*breaker.Circuit) bool
+
 	// Decided is what comes before every classifier: an error after the caller's own cancel is Ignored, then WithFailOn
 	// and WithIgnore decide. decided is false where the classifier would be asked, and for a nil error.
 	Decided any // func(c *breaker.Circuit, ctx context.Context, err error) (o breaker.Outcome, decided bool)
@@ -25,6 +36,10 @@ var (
 	// ReportStoreError tells the StoreError hooks of something behind the circuit that failed, and that no caller may
 	// suffer from.
 	ReportStoreError any // func(*breaker.Circuit, error)
+
+	// Rejection tells whether an error is a circuit's or limiter's refusal to call: one in which nothing has run. Of joined
+	// errors each must be one.
+	Rejection any // func(err error) bool
 )
 
 // Options that two-step use would pass over: WithResult, WithRetry and fallbacks, and a classifier where the wrapper does
