@@ -174,22 +174,27 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 	if r == refusedInFlight {
 		return ErrTooManyInFlight
 	}
-	if sh := c.cachedRejection.Load(); sh != nil && sh.refusal == r && c.m.now < sh.err.at {
+	if sh := c.cachedRejection.Load(); sh != nil && sh.refusal == r && c.m.now < sh.err.at && sh.err.State == c.m.stateAt(c.m.now) {
 		return sh.err
 	}
 	e := &OpenError{Circuit: c.name, State: c.m.stateAt(c.m.now), Mode: c.m.mode, probes: r == refusedProbes, time: s.time}
 	if c.lastFailure != nil && c.m.state != Closed {
 		e.Cause = c.lastFailure.cause
 	}
-	sh := &cachedRejection{err: e, refusal: r, expires: c.nextProbeLocked(), time: s.time, base: s.time.base}
-	sh.fast = s.time.clock == nil && !s.onReject && r != refusedForced
+	sh := &cachedRejection{err: e, refusal: r, expires: c.nextProbeLocked(), time: s.time}
+	if s.time.clock == nil {
+		sh.base = s.time.base
+		sh.fast = !s.onReject && r != refusedForced
+	}
 	if s.onReject {
 		sh.notify = s
 	}
 	switch r {
 	case refusedForced:
-		sh.expires = never
-		e.at = never
+		e.at, sh.expires = never, never
+		if e.State == Open {
+			sh.expires = c.m.until // then it is HalfOpen
+		}
 	case refusedRamp:
 		e.at, sh.expires = c.m.mark, c.m.since
 		e.Until = s.time.anchor().at(c.m.mark)

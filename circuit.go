@@ -25,6 +25,7 @@ type Circuit struct {
 	evicted          bool   // its group has evicted it; see group_table.go
 	watched          bool   // InFlight has been asked for: from now on the starts of calls are always counted
 	untracked        bool   // the starts of calls on the fast path are not counted
+	owedStarts       uint32 // calls whose end is among failures or in extras, but whose start was not counted; see oweStartLocked
 	run              uint32 // consecutive failures; valid while successesLocked() == runMark
 	runMark          uint64 // this epoch's successes at its last failure
 	lockedSuccesses  uint64 // this epoch's successes that are not in the cells
@@ -251,7 +252,7 @@ func (c *Circuit) beginEpochLocked(s *settings, fx *effects, err error) {
 			c.stopHealthLocked()
 		}
 		if notify {
-			c.extrasLocked().notifier.add(c.transitionLocked(s, mv, counts, cause))
+			c.extrasLocked().notifier.add(c.transitionLocked(s, mv, counts, cause), s.receivers)
 		}
 		counts = Counts{}
 	}
@@ -292,6 +293,15 @@ func (c *Circuit) setLastFailureLocked(err error, now int64) {
 		c.lastFailure = t
 	}
 	t.err, t.at, t.cause = err, now, err
+}
+
+// lastFailureAtLocked is when the last failure of the present run was. Where that is not known, it is the latest that it can
+// have been.
+func (c *Circuit) lastFailureAtLocked() int64 {
+	if c.lastFailure == nil || c.lastFailure.err == nil {
+		return c.m.now
+	}
+	return c.lastFailure.at
 }
 
 // transitionLocked is a move as the hooks are told of it.

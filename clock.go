@@ -10,7 +10,8 @@ import (
 // and k8s.io/utils/clock fit as they are. Without one the time package is used, inside a testing/synctest bubble too.
 //
 // Both methods must be safe for concurrent use. They are never called under a lock. If Now panics, the
-// time is taken to be what it returned before.
+// time is taken to be what it returned before. A clock that is set back is taken to have stood still, and one that is set
+// ahead by more than 50 years to have been set ahead by 50: what is left of an open period stays as long as it was.
 type Clock interface {
 	Now() time.Time
 	After(time.Duration) <-chan time.Time
@@ -20,14 +21,18 @@ type Clock interface {
 // where they may: see current.
 type timeline struct {
 	clock Clock // nil: the time package
-	base  time.Time
 
-	// An injected clock may have wall time only, and be set back. Instants from before remain valid: offset, the sum of
-	// all steps back, is added to every later reading. The time package's readings are monotonic and need none of this.
-	mu     sync.Mutex
-	offset int64
-	last   int64
+	// An injected clock may have wall time only, and be set back or far ahead. Instants from before remain valid: base moves
+	// with every step back, and with what of a step ahead is more than maxStep. The time package's readings are monotonic
+	// and need none of this: base stays, and is read without the lock.
+	mu   sync.Mutex
+	base time.Time
+	last int64
 }
+
+// maxStep is the longest step ahead that counts as it is. A longer one, as of a fake clock that is set from the zero time to
+// the present, would not fit an int64 of nanoseconds, or leave no room for what comes after it.
+const maxStep = 50 * 365 * 24 * time.Hour
 
 func newTimeline(clock Clock) *timeline {
 	if clock == nil {
@@ -52,6 +57,7 @@ func (t *timeline) now() int64 {
 
 func (t *timeline) injectedNow() (ns int64) {
 	t.mu.Lock()
+	base := t.base
 	ns = t.last
 	t.mu.Unlock()
 	defer func() { _ = recover() }() // of a panic in Now: ns is the reading before
@@ -59,10 +65,14 @@ func (t *timeline) injectedNow() (ns int64) {
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	d := int64(read.Sub(t.base)) + t.offset
-	if d < ns { // read after ns was, yet earlier: the clock was set back
-		t.offset += ns - d
-		d = ns
+	if t.base != base { // another goroutine has met a step, of which it is not known whether it came before this reading
+		return t.last
+	}
+	d := int64(read.Sub(base))
+	furthest := ns + min(int64(maxStep), (int64(maxDuration)-ns)/2) // instants stay below maxDuration, however many steps there are
+	if counted := max(ns, min(d, furthest)); counted != d {         // read after ns was, yet earlier or far ahead: the clock was set
+		d = counted
+		t.base = read.Add(-duration(d))
 	}
 	t.last = max(t.last, d)
 	return d
@@ -76,7 +86,7 @@ func (t *timeline) anchor() anchor {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return anchor{t.base, t.offset}
+	return anchor{t.base, 0} // base is the reading at instant 0
 }
 
 type anchor struct {

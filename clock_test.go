@@ -497,3 +497,60 @@ func TestClockCallsTheCircuit(t *testing.T) {
 		t.Errorf("%d in flight", n)
 	}
 }
+
+// A clock that is set far ahead, such as a fake one from the zero time to the present, is one more clock that was set: what
+// comes afterwards goes as always.
+func TestClockSetFarAhead(t *testing.T) {
+	const half = 150 * 365 * 24 * time.Hour // of more nanoseconds than an int64 has
+	far := func(clk *mdlClock) { clk.pass(half); clk.pass(half) }
+	back := func(clk *mdlClock) { clk.pass(-half); clk.pass(-half) }
+	const period = 30 * time.Second
+	for name, rule := range map[string]breaker.Option{
+		"in a row":  breaker.WithFailureThreshold(5),
+		"in a time": breaker.WithFailureWindow(time.Minute),
+		"count":     breaker.WithTrip(breaker.FailureCount(5, time.Minute)),
+		"rate":      breaker.WithTrip(breaker.FailureRate(0.5, 5, breaker.Last(time.Minute))),
+	} {
+		for what, set := range map[string]func(*mdlClock){
+			"once":               far,
+			"again and again":    far,
+			"back":               back,
+			"ahead, then back":   func(clk *mdlClock) { far(clk); back(clk); back(clk) },
+			"by a hundred years": func(clk *mdlClock) { clk.pass(half / 3 * 2) },
+		} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				clk := newMdlClock()
+				c := breaker.Must(breaker.NewCircuit("far", breaker.WithClock(clk), rule, breaker.WithSuccessThreshold(1)))
+				for range 20 {
+					set(clk)
+					_ = c.State() // reads the clock
+					for i := range 5 {
+						require.Equal(t, breaker.Closed, c.State(), "after %d failures", i)
+						_ = c.Run(t.Context(), mdlFail)
+					}
+					s := c.Snapshot()
+					require.Equal(t, breaker.Open, s.State, "at the fifth failure")
+					require.True(t, s.Since.Equal(clk.Now()), "%v at %v", s.Since, clk.Now())
+					require.Equal(t, period, s.Until.Sub(clk.Now()))
+					require.Equal(t, period, mdlRemaining(t, c, period))
+					clk.pass(period - 1)
+					require.Equal(t, breaker.Open, c.State())
+					clk.pass(1)
+					require.Equal(t, breaker.HalfOpen, c.State())
+					require.NoError(t, c.Run(t.Context(), mdlOK))
+					require.Equal(t, breaker.Closed, c.State())
+					if what == "once" {
+						return
+					}
+				}
+			})
+		}
+	}
+	t.Run("while open", func(t *testing.T) {
+		clk := newMdlClock()
+		c := breaker.Must(breaker.NewCircuit("far", breaker.WithClock(clk), breaker.WithFailureThreshold(1)))
+		_ = c.Run(t.Context(), mdlFail)
+		far(clk)
+		require.Equal(t, breaker.HalfOpen, c.State(), "the period is over")
+	})
+}

@@ -8,7 +8,9 @@ import (
 // zero field is 0, not the default: start from [DefaultConfig] or [ParseConfig].
 //
 // Functions are not part of a Config. If one is applied to a running circuit, the circuit keeps its classifier, TripWhen
-// functions and health check.
+// functions and health check. Its TripWhen functions then decide beside the conditions in Trip; where they are all that
+// decides, Trip is empty, and FailureThreshold stays without effect. Only WithTrip removes them. A new circuit made of the
+// Config alone does not have them: there an empty Trip means FailureThreshold and FailureWindow.
 type Config struct {
 	FailureThreshold     int             // default 5
 	FailureWindow        time.Duration   // default 0: any spacing

@@ -921,15 +921,6 @@ func TestConfigureKeepsCounts(t *testing.T) {
 			require.Equal(t, breaker.Open, c.State())
 		})
 	}
-	t.Run("a failure window instead of none", func(t *testing.T) {
-		c := cfgCircuit(t, breaker.WithClock(cfgClock()), breaker.WithFailureThreshold(5))
-		cfgCall(c, 3, errCfgDown)
-		require.NoError(t, c.Configure(breaker.WithFailureWindow(time.Minute)))
-		cfgCall(c, 4, errCfgDown)
-		require.Equal(t, breaker.Closed, c.State(), "when the first three failed is not known")
-		cfgCall(c, 1, errCfgDown)
-		require.Equal(t, breaker.Open, c.State())
-	})
 	t.Run("a run survives a new window for as long as the policy counts runs", func(t *testing.T) {
 		c := cfgCircuit(t, breaker.WithClock(cfgClock()), breaker.WithTrip(breaker.ConsecutiveFailures(5), rate))
 		cfgCall(c, 3, errCfgDown)
@@ -950,6 +941,104 @@ func TestConfigureKeepsCounts(t *testing.T) {
 		require.Equal(t, breaker.Closed, c.State())
 		cfgCall(c, 1, errCfgDown)
 		require.Equal(t, breaker.Open, c.State(), "2 of 4")
+	})
+}
+
+// A run of failures is as long after Configure as before, whatever the failure window was.
+func TestConfigureKeepsTheRunUnderAnotherFailureWindow(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		before, after []breaker.Option
+		more          int // failures until it opens, with the new settings
+	}{
+		{"one instead of none", nil, []breaker.Option{breaker.WithFailureWindow(time.Minute)}, 1},
+		{"one instead of none, a higher threshold", nil, []breaker.Option{breaker.WithFailureWindow(time.Minute), breaker.WithFailureThreshold(7)}, 3},
+		{"a longer one", []breaker.Option{breaker.WithFailureWindow(time.Minute)}, []breaker.Option{breaker.WithFailureWindow(time.Hour)}, 1},
+		{"a shorter one that still holds all", []breaker.Option{breaker.WithFailureWindow(time.Hour)}, []breaker.Option{breaker.WithFailureWindow(time.Minute)}, 1},
+		{"a shorter one that has room for two", []breaker.Option{breaker.WithFailureWindow(time.Hour)}, []breaker.Option{breaker.WithFailureWindow(time.Second + 1)}, 3},
+		{"none any more", []breaker.Option{breaker.WithFailureWindow(time.Minute)}, []breaker.Option{breaker.WithFailureWindow(0)}, 1},
+		{"one instead of a count", []breaker.Option{breaker.WithTrip(breaker.FailureCount(5, time.Minute))},
+			append(breaker.DefaultConfig().Options(), breaker.WithFailureWindow(time.Minute)), 1},
+		{"one instead of a window of calls", []breaker.Option{breaker.WithTrip(breaker.FailureRate(1, 5, breaker.LastCalls(5)))},
+			append(breaker.DefaultConfig().Options(), breaker.WithFailureWindow(time.Minute)), 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			clk := cfgClock()
+			c := cfgCircuit(t, append([]breaker.Option{breaker.WithClock(clk)}, tt.before...)...)
+			cfgCall(c, 1, nil)
+			for range 4 {
+				cfgNext(clk, time.Second, c, errCfgDown)
+			}
+			require.NoError(t, c.Configure(tt.after...))
+			require.Equal(t, breaker.Closed, c.State(), "configuring trips nothing")
+			cfgCall(c, tt.more-1, errCfgDown)
+			require.Equal(t, breaker.Closed, c.State())
+			cfgCall(c, 1, errCfgDown)
+			require.Equal(t, breaker.Open, c.State())
+		})
+	}
+	t.Run("a success ends it", func(t *testing.T) {
+		c := cfgCircuit(t, breaker.WithClock(cfgClock()))
+		cfgCall(c, 4, errCfgDown)
+		require.NoError(t, c.Configure(breaker.WithFailureWindow(time.Minute)))
+		cfgCall(c, 1, nil)
+		cfgCall(c, 4, errCfgDown)
+		require.Equal(t, breaker.Closed, c.State())
+		require.EqualValues(t, 4, c.Snapshot().ConsecutiveFailures)
+	})
+	t.Run("it ages from its last failure on", func(t *testing.T) {
+		clk := cfgClock()
+		c := cfgCircuit(t, breaker.WithClock(clk))
+		cfgCall(c, 4, errCfgDown)
+		clk.Add(time.Minute - 1)
+		require.NoError(t, c.Configure(breaker.WithFailureWindow(time.Minute)))
+		require.EqualValues(t, 4, c.Snapshot().ConsecutiveFailures)
+		clk.Add(1)
+		require.Zero(t, c.Snapshot().ConsecutiveFailures)
+		cfgCall(c, 4, errCfgDown)
+		require.Equal(t, breaker.Closed, c.State())
+	})
+}
+
+// A condition more, or another one, on the same window leaves what the window holds.
+func TestConfigureKeepsAWindowUnderOtherConditions(t *testing.T) {
+	for name, w := range map[string]breaker.Window{"calls": breaker.LastCalls(20), "time": breaker.Last(time.Minute)} {
+		rate := breaker.FailureRate(0.5, 6, w)
+		slow := func(limit time.Duration) breaker.TripCondition { return breaker.SlowCallRate(limit, 0.5, 6, w) }
+		for what, tt := range map[string]struct{ before, after []breaker.TripCondition }{
+			"a slow call rate beside it":       {[]breaker.TripCondition{rate}, []breaker.TripCondition{rate, slow(time.Second)}},
+			"a slow call rate in front of it":  {[]breaker.TripCondition{rate}, []breaker.TripCondition{slow(time.Second), rate}},
+			"two slow call rates beside it":    {[]breaker.TripCondition{rate}, []breaker.TripCondition{rate, slow(time.Second), slow(time.Minute)}},
+			"the slow call rate away":          {[]breaker.TripCondition{rate, slow(time.Second)}, []breaker.TripCondition{rate}},
+			"another limit beside it":          {[]breaker.TripCondition{rate, slow(time.Second)}, []breaker.TripCondition{rate, slow(time.Minute)}},
+			"a failure rate for the slow rate": {[]breaker.TripCondition{slow(time.Second)}, []breaker.TripCondition{rate}},
+		} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				c := cfgCircuit(t, breaker.WithClock(cfgClock()), breaker.WithTrip(tt.before...))
+				cfgCall(c, 2, nil)
+				cfgCall(c, 3, errCfgDown)
+				require.NoError(t, c.Configure(breaker.WithTrip(tt.after...)))
+				require.EqualValues(t, 3, c.Snapshot().Counts.Failures)
+				require.EqualValues(t, 2, c.Snapshot().Counts.Successes)
+				cfgCall(c, 1, nil)
+				require.Equal(t, breaker.Open, c.State(), "3 of 6 have failed")
+			})
+		}
+	}
+	t.Run("what was slow by another limit is not slow", func(t *testing.T) {
+		clk := cfgClock()
+		c := cfgCircuit(t, breaker.WithClock(clk), breaker.WithTrip(breaker.SlowCallRate(time.Second, 1, 3, breaker.LastCalls(10))))
+		slowly := func() {
+			_ = c.Run(context.Background(), func(context.Context) error { clk.Add(time.Second); return nil })
+		}
+		slowly()
+		slowly()
+		require.EqualValues(t, 2, c.Snapshot().Counts.Slow)
+		require.NoError(t, c.Configure(breaker.WithTrip(breaker.SlowCallRate(2*time.Second, 1, 3, breaker.LastCalls(10)))))
+		require.Zero(t, c.Snapshot().Counts.Slow)
+		require.EqualValues(t, 2, c.Snapshot().Counts.Successes)
+		slowly()
+		require.Equal(t, breaker.Closed, c.State())
 	})
 }
 

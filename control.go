@@ -56,7 +56,9 @@ func (c *Circuit) applyCommand(s *settings, e event, cause error) {
 
 // Configure applies options to the running circuit. If any is wrong, or may not change on a running circuit (Clock,
 // Hooks, Snapshot), it changes nothing and the error names every option that is wrong. The state, the remaining time of
-// an open period and the run of failures survive; the counts of a window survive where the window stays the same.
+// an open period and the run of failures survive: with a [WithFailureWindow] that was not in force before, failures whose
+// time is not known any more count as old as the last one. The counts of a window survive where the window stays the same,
+// whatever conditions look at it; after a change of the slow limit, what it holds counts as not slow.
 func (c *Circuit) Configure(opts ...Option) error {
 	for {
 		old := c.load()
@@ -88,7 +90,7 @@ func (c *Circuit) swapSettings(old, s *settings) bool {
 	}
 	c.transferLocked(old, now)
 	c.endRunLocked(old)
-	c.memory = c.memory.carry(old.trips, s.trips)
+	c.memory = c.memory.carry(old.trips, s.trips, c.run, c.lastFailureAtLocked())
 	if c.memory != nil {
 		c.memory.transferred = c.inCellsLocked()
 		c.memory.recheck = true

@@ -1,6 +1,7 @@
 package breaker
 
 import (
+	"math"
 	"math/bits"
 	"runtime"
 	"sync/atomic"
@@ -75,6 +76,15 @@ func (c *Circuit) contended() {
 	defer c.mu.Unlock()
 	if c.shards.Load() == nil {
 		c.shards.Store(newShards(cellTag(c.word.Load())))
+	}
+}
+
+// oweStartLocked counts the start of a call afterwards. It is apart from the cells because an atomic add, in a line that
+// calls write to, took a fifth of settle.
+func (c *Circuit) oweStartLocked() {
+	if c.owedStarts++; c.owedStarts == math.MaxUint32 {
+		c.cell.started.Add(uint64(c.owedStarts))
+		c.owedStarts = 0
 	}
 }
 

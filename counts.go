@@ -77,7 +77,7 @@ func (c *Circuit) inFlightLocked() int64 {
 		left = c.extras.left
 	}
 	started := c.sumLocked(func(cl *cell) uint64 { return cl.started.Load() })
-	return int64(started-ended) + left
+	return int64(started+uint64(c.owedStarts)-ended) + left
 }
 
 // liveCountsLocked is what a Snapshot shows as Counts: the ledger's counts where the circuit follows one; while closed,

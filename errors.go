@@ -40,11 +40,14 @@ var (
 //
 // errors.Is(err, ErrOpen) holds for every OpenError; errors.Is(err, ErrTooManyProbes) for those met while all probe
 // slots were taken.
+//
+// A clock that is set meanwhile does not move Until, while the open period stays as long as it was: RetryAfter is right
+// then too.
 type OpenError struct {
 	Circuit string    // the circuit's name
 	State   State     // the machine's state at the rejection; Closed while a ramp is under way, or in a failover back to the circuit
 	Mode    Mode      // the mode at the rejection; ForcedOpen rejects whatever the state
-	Until   time.Time // when the next probe is due; zero when unknown (forced open, a failover back to the circuit)
+	Until   time.Time // when the next probe is due, as the clock was set at the rejection; zero when unknown (forced open, a failover back to the circuit)
 	Cause   error     // the failure that opened the circuit, nil in Closed; not unwrapped, it was another call's
 
 	probes   bool      // every probe slot was taken

@@ -3,10 +3,11 @@ package breaker
 import (
 	"context"
 	"time"
+	"weak"
 )
 
 // health is the state of a circuit's health checks. They run in one goroutine, which exists only while the circuit is
-// open.
+// open, and keeps it alive only while a check runs.
 type health struct {
 	open    context.Context // done when the open period ends; nil outside of one
 	end     context.CancelFunc
@@ -22,7 +23,7 @@ func (c *Circuit) startHealthLocked(s *settings) {
 	h.open, h.end = context.WithCancel(context.Background())
 	if !h.running {
 		h.running = true
-		go c.runHealth()
+		go runHealth(weak.Make(c))
 	}
 }
 
@@ -38,51 +39,78 @@ func (c *Circuit) stopHealthLocked() {
 
 // runHealth runs the checks of one open period after the other. If a check outlasts its period, those of the next one
 // wait for it, so that there is never more than one at a time. If a check ends its goroutine, a new one goes on.
-func (c *Circuit) runHealth() {
+func runHealth(w weak.Pointer[Circuit]) {
 	ended := false
 	defer func() {
 		if !ended {
-			go c.runHealth()
+			go runHealth(w)
 		}
 	}()
 	for {
-		c.mu.Lock()
-		h := &c.extras.health
-		open := h.open
+		open, s := w.Value().healthPeriod()
 		if open == nil {
-			h.running = false
 			ended = true
-			c.mu.Unlock()
 			return
 		}
-		c.mu.Unlock()
-		c.checkDuring(open)
+		checkDuring(w, open, s)
 	}
 }
 
-// checkDuring runs checks until the open period ends, by the clock or otherwise.
-func (c *Circuit) checkDuring(open context.Context) {
-	s := c.load()
-	cfg := s.draft.cfg.HealthCheck
-	wait := cfg.Interval
-	if cfg.Jitter > 0 {
-		wait += duration(int64(s.draw() * float64(cfg.Jitter)))
+// healthPeriod returns the open period whose checks are to run, and the settings for them. If there is none, or the circuit
+// is gone, open is nil and the goroutine must end.
+func (c *Circuit) healthPeriod() (open context.Context, s *settings) {
+	if c == nil {
+		return nil, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := &c.extras.health
+	h.running = h.open != nil
+	return h.open, c.load()
+}
+
+// checkDuring runs checks until the open period ends, by the clock or otherwise, or until the circuit is gone.
+func checkDuring(w weak.Pointer[Circuit], open context.Context, s *settings) {
+	wait := s.draft.cfg.HealthCheck.Interval
+	if jitter := s.draft.cfg.HealthCheck.Jitter; jitter > 0 {
+		wait += duration(int64(s.draw() * float64(jitter)))
 	}
 	for {
+		step := min(wait, w.Value().openFor(open))
+		if step <= 0 {
+			return
+		}
 		select {
 		case <-open.Done():
 			return
-		case <-s.time.after(wait):
+		case <-s.time.after(step):
 		}
-		wait = cfg.Interval
-		if c.State() != Open {
-			c.endHealth(open)
-			return
+		if wait -= step; wait > 0 { // the open period should have ended
+			continue
 		}
-		if open.Err() == nil && c.check(s, open) {
+		wait = s.draft.cfg.HealthCheck.Interval
+		if c := w.Value(); c.openFor(open) > 0 && open.Err() == nil && c.check(s, open) {
 			c.offerProbeIn(s, open)
 		}
 	}
+}
+
+// openFor returns the time left of the open period whose checks open stands for. If that has ended by the clock, even if no
+// call has moved the machine yet, it stops the checks. It is 0 for a circuit that is gone.
+func (c *Circuit) openFor(open context.Context) time.Duration {
+	if c == nil {
+		return 0
+	}
+	now := c.load().time.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m.stateAt(now) == Open {
+		return duration(c.m.until - max(c.m.now, now))
+	}
+	if c.extras.health.open == open {
+		c.stopHealthLocked()
+	}
+	return 0
 }
 
 // offerProbeIn makes the circuit half-open after a check has passed, if the checks of its open period have not been
@@ -101,15 +129,6 @@ func (c *Circuit) offerProbeIn(s *settings, open context.Context) {
 	n.deliver(s)
 	if lasts && s.sharing != nil {
 		c.OfferProbe()
-	}
-}
-
-// endHealth stops the checks of an open period that has ended by the clock, even if no call has moved the machine yet.
-func (c *Circuit) endHealth(open context.Context) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.extras.health.open == open {
-		c.stopHealthLocked()
 	}
 }
 

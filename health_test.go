@@ -158,3 +158,51 @@ func TestLateHealthChecksSayNothing(t *testing.T) {
 		w.Add(time.Minute)
 	})
 }
+
+// However seldom a circuit is checked, nothing of its checks is left when the open period has ended.
+func TestChecksEndWithTheOpenPeriod(t *testing.T) {
+	breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+		before := breakertest.InBubble()
+		r := w.R0(breaker.WithOpenTimeout(30*time.Second), breaker.WithHealthCheck(time.Hour, func(context.Context) error {
+			w.Error("the circuit was checked after its open period")
+			return nil
+		}))
+		r.Trip()
+		w.At(30*time.Second - 1)
+		require.Equal(w, before+1, breakertest.InBubble())
+		w.At(30 * time.Second)
+		require.Equal(w, before, breakertest.InBubble(), "though nobody has called")
+		r.Fails(1)
+		r.Is(breaker.Open)
+		require.Equal(w, before+1, breakertest.InBubble(), "the next period has its own")
+		w.Add(30 * time.Second)
+		require.Equal(w, before, breakertest.InBubble())
+		w.Add(24 * time.Hour)
+	})
+}
+
+func TestChecksKeepNoDroppedCircuitAlive(t *testing.T) {
+	breakertest.Guard(t, breakertest.Patience, func() {
+		before := runtime.NumGoroutine()
+		clk := breakertest.NewClock()
+		dropped := make(chan struct{})
+		func() {
+			c := breaker.Must(breaker.NewCircuit("dropped", breaker.WithClock(clk), breaker.WithOpenTimeout(24*time.Hour),
+				breaker.WithHealthCheck(time.Hour, func(context.Context) error { return breakertest.ErrBoom })))
+			c.Trip(nil)
+			runtime.AddCleanup(c, func(dropped chan struct{}) { close(dropped) }, dropped)
+		}()
+		for collected := false; !collected; {
+			runtime.GC()
+			select {
+			case <-dropped:
+				collected = true
+			default:
+			}
+		}
+		for runtime.NumGoroutine() > before {
+			clk.Add(time.Hour) // at its next check the goroutine finds nothing to check
+			runtime.Gosched()
+		}
+	})
+}

@@ -459,3 +459,36 @@ func TestOneReasonPerTransition(t *testing.T) {
 		})
 	})
 }
+
+// A logger that Configure adds is told of every change from then on, and of none from before, even while a hook that was
+// there before is still busy with an earlier change.
+func TestALoggerAddedByConfigureMissesNothing(t *testing.T) {
+	breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+		entered, release := make(chan struct{}), make(chan struct{})
+		first := true
+		var told []breaker.State
+		c := breaker.Must(breaker.NewCircuit("c", breaker.WithHooks(breaker.Hooks{StateChange: func(tr breaker.Transition) {
+			told = append(told, tr.To)
+			if first {
+				first = false
+				close(entered)
+				<-release
+			}
+		}})))
+		go c.Trip(nil)
+		<-entered
+		c.Reset() // before the logger
+		var before, after logged
+		require.NoError(w, c.Configure(breaker.WithLogger(slog.New(&before))))
+		c.Trip(nil)
+		require.NoError(w, c.Configure(breaker.WithLogger(slog.New(&after))))
+		c.Reset()
+		close(release)
+		synctest.Wait()
+		require.Equal(w, []breaker.State{breaker.Open, breaker.Closed, breaker.Open, breaker.Closed}, told)
+		require.Len(w, before.list(), 1)
+		require.Equal(w, "open", attrs(before.list()[0])["to"].String())
+		require.Len(w, after.list(), 1)
+		require.Equal(w, "closed", attrs(after.list()[0])["to"].String())
+	})
+}

@@ -47,26 +47,46 @@ func (p *tripPolicy) newMemory() *memory {
 	return m
 }
 
-// carry returns the memory for a policy q that replaces p. Windows and failure times that both need are kept; the others
-// begin empty.
-func (m *memory) carry(p, q *tripPolicy) *memory {
+// carry returns the memory for a policy q that replaces p: windows and failure times that both need are kept, and the run
+// of failures, which the circuit has counted and whose last failure was at latest. The others begin empty.
+// m is nil where p needs no memory.
+func (m *memory) carry(p, q *tripPolicy, run uint32, latest int64) *memory {
 	n := q.newMemory()
-	if m == nil || n == nil {
-		return n
+	if n == nil {
+		return nil
 	}
 	for i, spec := range q.windows {
-		if at := slices.Index(p.windows, spec); at >= 0 {
-			n.windows[i] = m.windows[at]
+		if ring := m.windowLike(p, spec); ring != nil {
+			n.windows[i] = ring
 		}
 	}
 	for i, spec := range q.recents {
-		for at, was := range p.recents {
-			if was.run == spec.run && was.within == spec.within {
-				n.recent[i] = m.recent[at].Last(spec.n)
-			}
+		at := slices.IndexFunc(p.recents, func(was recentSpec) bool {
+			return was.run == spec.run && (was.run || was.within == spec.within)
+		})
+		var kept window.Recent
+		if at >= 0 {
+			kept = m.recent[at]
+		}
+		if spec.run {
+			n.recent[i] = kept.LastOf(int(run), spec.n, latest)
+		} else {
+			n.recent[i] = kept.Last(spec.n)
 		}
 	}
 	return n
+}
+
+// windowLike returns the calls that a window of another policy is to begin with; nil if m has none of the same stretch. If
+// only the slow limit differs, which of the calls were slow by the new one is not known: they count as not slow.
+func (m *memory) windowLike(p *tripPolicy, spec windowSpec) window.Ring {
+	if at := slices.Index(p.windows, spec); at >= 0 {
+		return m.windows[at]
+	}
+	if at := slices.IndexFunc(p.windows, func(was windowSpec) bool { return was.Window == spec.Window }); at >= 0 {
+		return m.windows[at].WithoutSlow()
+	}
+	return nil
 }
 
 // clear forgets everything.
@@ -224,7 +244,14 @@ func (m *memory) facts(r *tripRule, now int64, run uint32) (f tripFacts) {
 // holds reports whether any rule but TripWhen is met by the circuit's own counts.
 func (p *tripPolicy) holds(m *memory, now int64, run uint32) bool {
 	for i := range p.rules {
-		if r := &p.rules[i]; r.met(m.facts(r, now, run)) {
+		r := &p.rules[i]
+		if r.kind == tripConsecutive && r.recent < 0 { // what met says; without the facts in between, which are 8 % of a failure
+			if run >= uint32(r.failures) {
+				return true
+			}
+			continue
+		}
+		if r.met(m.facts(r, now, run)) {
 			return true
 		}
 	}

@@ -452,7 +452,8 @@ func (m *mdlModel) counts() breaker.Counts {
 	case r.calls > 0:
 		heard := slices.DeleteFunc(slices.Clone(m.done), func(d mdlDone) bool { return d.outcome == breaker.Ignored })
 		w := mdlSum(heard[max(0, len(heard)-r.calls):])
-		n.Successes, n.Failures, n.Slow = w.Successes, w.Failures, w.Slow
+		ignored := mdlSum(m.done[max(0, len(m.done)-r.calls):]).Ignored
+		n.Successes, n.Failures, n.Ignored, n.Slow = w.Successes, w.Failures, ignored, w.Slow
 	case r.kind != "consecutive":
 		w := mdlSum(m.younger(m.done, r.last))
 		n.Successes, n.Failures, n.Ignored, n.Slow = w.Successes, w.Failures, w.Ignored, w.Slow
@@ -790,12 +791,12 @@ func (m *mdlModel) check(t *rapid.T) {
 
 func (m *mdlModel) checkSnapshot(t *rapid.T, s breaker.Snapshot) {
 	want := breaker.Snapshot{Name: "model", State: m.visible(), Mode: m.mode, Epoch: m.epoch, Since: m.since,
-		InFlight: int64(len(m.out)), Counts: m.counts(), Totals: m.totals}
+		Openings: uint64(m.series), InFlight: int64(len(m.out)), Counts: m.counts(), Totals: m.totals}
 	switch {
 	case m.state == breaker.Open:
 		want.Until = m.until
 		if m.due() {
-			want.Since, want.Until = m.until, s.Until
+			want.Since, want.Until = m.until, time.Time{}
 		}
 	case m.state == breaker.HalfOpen:
 		want.Probes = int64(len(m.live()))
@@ -1030,7 +1031,7 @@ func TestModelConfigureAnotherWindow(t *testing.T) {
 		"another time":            {last, other(last, func(r *mdlRule) { r.last *= 2 }), false},
 		"time for calls":          {calls, last, false},
 		"calls for time":          {last, calls, false},
-		"another slow limit":      {slow, other(slow, func(r *mdlRule) { r.slow *= 2 }), false},
+		"another slow limit":      {slow, other(slow, func(r *mdlRule) { r.slow *= 2 }), true},
 		"a window for a run":      {mdlRules["consecutive"], calls, false},
 		"a window for a count":    {mdlRules["FailureCount"], last, false},
 	} {

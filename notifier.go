@@ -10,18 +10,25 @@ import (
 // that lock, which determines the order.
 type notifier struct {
 	mu        sync.Mutex
-	queue     []Transition
+	queue     []notice
 	delivered int  // how many receivers the first in the queue has been delivered to
 	busy      bool // a goroutine is delivering
+}
+
+// notice is a transition and the functions to call for it: those that were configured when it happened, whatever the
+// goroutine that delivers it knows of.
+type notice struct {
+	Transition
+	receivers []func(Transition)
 }
 
 // deliverAtMost is how many events a caller's goroutine delivers before another one takes over.
 const deliverAtMost = 16
 
-func (n *notifier) add(t Transition) {
+func (n *notifier) add(t Transition, receivers []func(Transition)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.queue = append(n.queue, t)
+	n.queue = append(n.queue, notice{t, receivers})
 }
 
 // notifierLocked returns the circuit's notifier if a step has queued something, otherwise nil.
@@ -63,7 +70,7 @@ func (n *notifier) run(s *settings, atMost int) {
 		}
 	}()
 	for atMost != 0 {
-		t, receive, done := n.next(s)
+		t, receive, done := n.next()
 		if done {
 			ended = true
 			return
@@ -77,20 +84,21 @@ func (n *notifier) run(s *settings, atMost int) {
 }
 
 // next returns the next event and the next receiver for it. receive is nil when the event has been delivered to all.
-func (n *notifier) next(s *settings) (t Transition, receive func(Transition), done bool) {
+func (n *notifier) next() (t Transition, receive func(Transition), done bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.queue) == 0 {
 		n.busy = false
 		return t, nil, true
 	}
-	if n.delivered == len(s.receivers) {
-		n.queue[0] = Transition{}
+	first := &n.queue[0]
+	if n.delivered == len(first.receivers) {
+		*first = notice{}
 		n.queue, n.delivered = n.queue[1:], 0
 		return t, nil, false
 	}
 	n.delivered++
-	return n.queue[0], s.receivers[n.delivered-1], false
+	return first.Transition, first.receivers[n.delivered-1], false
 }
 
 func (s *settings) hookCall(ctx context.Context, e CallEvent) {

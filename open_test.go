@@ -631,3 +631,32 @@ func TestJitterWhateverOpens(t *testing.T) {
 		})
 	}
 }
+
+// A rejection tells the state at the time of the rejection, in ForcedOpen too, where the open period ends without a call.
+func TestForcedRejectionTellsThePresentState(t *testing.T) {
+	breakertest.Everywhere(t, func(w *breakertest.World) {
+		r := w.R0()
+		r.Trip()
+		r.C.SetMode(breaker.ForcedOpen)
+		told := func() breaker.State {
+			var open *breaker.OpenError
+			require.ErrorAs(w, r.Call(nil), &open)
+			require.Equal(w, breaker.ForcedOpen, open.Mode)
+			require.Zero(w, open.Until)
+			require.Zero(w, open.RetryAfter())
+			return open.State
+		}
+		for range 2 { // the second one is given out without the lock
+			require.Equal(w, breaker.Open, told())
+		}
+		left := r.C.Snapshot().Until.Sub(w.Now())
+		w.Add(left - 1)
+		require.Equal(w, breaker.Open, told())
+		w.Add(1)
+		for range 2 {
+			require.Equal(w, breaker.HalfOpen, told())
+		}
+		r.C.Reset()
+		require.Equal(w, breaker.Closed, told())
+	})
+}

@@ -231,7 +231,12 @@ func WithHooks(h Hooks) Option {
 }
 
 // WithSnapshot restores a circuit of this or an earlier process from a snapshot: its state with the remaining open
-// period, epoch, run of failures, totals, and mode (unless WithMode is given). The calls in a window are not restored.
+// period, epoch, run of failures, number of openings, totals, and mode (unless WithMode is given). The calls in a window
+// are not restored; with WithFailureWindow the run counts as old as its last failure.
+//
+// An open period that is restored ends when it would have ended, even if WithOpenTimeout is shorter now. It is cut to the
+// longest that the configuration allows: of WithOpenTimeout, WithOpenHint and WithOpenBackoff's max the largest. Reset
+// ends it at once.
 func WithSnapshot(s Snapshot) Option {
 	return option{"Snapshot", scopeSnapshot, func(d *draft) { d.snapshot = &s }}
 }

@@ -69,7 +69,7 @@ func (c *Circuit) settleExcluding(ctx context.Context, k *call, o Outcome, err e
 	s = c.load() // Configure may have replaced it meanwhile
 	k.settled = true
 	if k.cell != nil && k.word&wordCountStarts == 0 {
-		k.cell.started.Add(1) // its end is counted here, so its start must be too; in its own cell, not beside the word that all calls read
+		c.oweStartLocked() // its end is counted here, so its start must be too
 	}
 	cause := c.recordLocked(s, &e, took, err)
 	var u urgency

@@ -72,6 +72,9 @@ func (c *Circuit) joinStore(s *settings) {
 	switch {
 	case sh.view.epoch > 0:
 		c.run, c.runMark = 0, 0 // the ledger's run replaces one restored from a Snapshot
+		if c.memory != nil {
+			c.memory.endRun(s.trips)
+		}
 	case sh.link.lastErr == nil && c.m.state != Closed: // the ledger is empty, but a Snapshot was restored: tell the others
 		sh.outbox.orders = append(sh.outbox.orders, order{to: Open, why: byRemote, until: max(c.m.now, c.m.until)})
 	}

@@ -100,17 +100,27 @@ func (c *Circuit) orderOpening(l *Ledger, onRun bool) {
 	c.scheduleOrders()
 }
 
-// decideByOwnCounts opens the circuit standalone if its own counts are a reason to.
+// decideByOwnCounts opens the circuit standalone if its own counts are a reason to, by the user's trip functions too.
 func (c *Circuit) decideByOwnCounts() {
 	s := c.load()
 	e := event{kind: eventSettle, now: s.time.now(), random: s.openJitter(), trip: true}
+	var asked []Counts
 	c.mu.Lock()
 	s = c.load()
-	c.endRunLocked(s)
-	if c.m.state == Closed && c.shared().isInStep() && s.trips.holds(c.memory, max(c.m.now, e.now), c.run) {
-		e.hint, e.pass.epoch = c.shared().outbox.hint, c.m.epoch
-		c.stepLocked(s, &e, new(effects), nil)
+	if sh := c.shared(); c.m.state == Closed && sh.isInStep() && sh.joined {
+		c.transferLocked(s, e.now)
+		c.endRunLocked(s)
+		e.hint, e.pass.epoch = sh.outbox.hint, c.m.epoch
+		switch {
+		case s.trips.holds(c.memory, max(c.m.now, e.now), c.run):
+			c.stepLocked(s, &e, new(effects), nil)
+		case s.trips.user:
+			asked = c.countsForUserLocked(s, nil)
+		}
 	}
 	c.mu.Unlock()
 	c.deliver(s)
+	if asked != nil && s.userTrips(c.name, asked) {
+		c.applyCommand(s, e, nil)
+	}
 }

@@ -4,23 +4,27 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"time"
 )
 
 // Snapshot is the state of a circuit at one instant. It marshals to JSON and back; [WithSnapshot] restores a circuit
 // from it.
 //
-// InFlight is exact from the first Snapshot on. A circuit stops counting the starts of calls after tens of thousands of
-// calls without a Snapshot; the first one then misses the calls that are in flight at that moment.
+// InFlight is exact when no call begins or ends while it is read. Otherwise it is never too low, and too high by the calls
+// that end meanwhile: a handful as a rule, but thousands if the goroutine that reads it is interrupted in the midst. With
+// WithMaxInFlight it is always exact. A circuit stops counting the starts of calls after tens of thousands of calls without a
+// Snapshot; the first one then misses the calls that are in flight at that moment, and those count in no later one either.
 type Snapshot struct {
 	Name                 string       `json:"name"`
 	State                State        `json:"state"`
 	Mode                 Mode         `json:"mode"`
-	Epoch                uint64       `json:"epoch"`          // counts the stays in a state, from 1
-	Since                time.Time    `json:"since,omitzero"` // when the epoch began
-	Until                time.Time    `json:"until,omitzero"` // Open: when the open period ends and a call may become a probe
-	InFlight             int64        `json:"in_flight"`      // calls admitted and not finished
-	Probes               int64        `json:"probes"`         // HalfOpen: probe slots in use
+	Epoch                uint64       `json:"epoch"`             // counts the stays in a state, from 1; in HalfOpen that no call has begun yet, the Open one's
+	Since                time.Time    `json:"since,omitzero"`    // when the state began
+	Until                time.Time    `json:"until,omitzero"`    // Open: when the open period ends and a call may become a probe
+	Openings             uint64       `json:"openings,omitzero"` // in this series, which WithOpenBackoff makes the open period grow by
+	InFlight             int64        `json:"in_flight"`         // calls admitted and not finished
+	Probes               int64        `json:"probes"`            // HalfOpen: probe slots in use
 	ConsecutiveFailures  uint64       `json:"consecutive_failures"`
 	ConsecutiveSuccesses uint64       `json:"consecutive_successes"`
 	Counts               Counts       `json:"counts"`                 // in the trip policy's window; without one, in this epoch
@@ -62,8 +66,8 @@ type StoreStatus struct {
 	Foreign   bool      `json:"foreign"`              // others share the name with another configuration: an error in their or this one's setup
 }
 
-// Snapshot returns the circuit's state and counts. From the first one on, the circuit counts the starts of all calls,
-// so that InFlight is exact.
+// Snapshot returns the circuit's state and counts. From the first one on, the circuit counts the starts of all calls: for
+// InFlight, see [Snapshot].
 func (c *Circuit) Snapshot() Snapshot {
 	s := c.load()
 	now := s.time.now()
@@ -93,17 +97,17 @@ func (c *Circuit) snapshotLocked(s *settings, now int64) (snap Snapshot, last er
 		Mode:     m.mode,
 		Epoch:    c.epochLocked(),
 		Since:    wall.at(m.since),
+		Openings: uint64(m.opens),
 		InFlight: c.inFlightLocked(),
 		Counts:   c.liveCountsLocked(s),
 		Totals:   c.totalsLocked(),
 		Shared:   c.storeStatusLocked(s, wall),
 	}
 	switch {
-	case m.state == Open:
+	case snap.State == Open:
 		snap.Until = wall.at(m.until)
-		if snap.State == HalfOpen {
-			snap.Since = snap.Until
-		}
+	case m.state == Open: // HalfOpen since the open period ended, though no call has come
+		snap.Since = wall.at(m.until)
 	case m.state == HalfOpen:
 		snap.Probes = max(int64(m.liveLeases()), c.sharedProbesLocked())
 	}
@@ -136,7 +140,15 @@ func (s *Snapshot) faults(f *faults) {
 	if s.State == HalfOpen && s.ConsecutiveSuccesses > maxCount { // in other states it is not restored
 		f.add("Snapshot.ConsecutiveSuccesses", "must be at most %d, got %d", maxCount, s.ConsecutiveSuccesses)
 	}
+	if s.Openings > math.MaxUint32 {
+		f.add("Snapshot.Openings", "must be at most %d, got %d", uint64(math.MaxUint32), s.Openings)
+	}
 	t := s.Totals
+	for kind, n := range t.Rescues {
+		if n > maxTotal {
+			f.add("Snapshot.Totals.Rescues", "must each be at most %d, got %d of %q", uint64(maxTotal), n, kind)
+		}
+	}
 	if max(t.Successes, t.Failures, t.Ignored, t.Rejected, t.Retries) > maxTotal {
 		f.add("Snapshot.Totals", "must each be at most %d, got %+v", uint64(maxTotal), t)
 		return
@@ -163,6 +175,7 @@ func (c *Circuit) restore(s *settings, snap *Snapshot, keepMode bool) {
 	wall := s.time.anchor().at(now)
 	c.m.epoch = max(1, snap.Epoch)
 	c.m.state = snap.State
+	c.m.opens = uint32(snap.Openings)
 	if !keepMode {
 		c.m.mode = snap.Mode
 	}
@@ -174,10 +187,10 @@ func (c *Circuit) restore(s *settings, snap *Snapshot, keepMode bool) {
 		period := clampDuration(snap.Until.Sub(snap.Since))
 		longest := max(s.policy.openTimeout, int64(s.hintMax), s.policy.backoffMax)
 		c.m.until = now + min(clampDuration(snap.Until.Sub(wall)), period, longest)
-		c.m.opens = 1
+		c.m.opens = max(1, c.m.opens)
 	case HalfOpen:
 		c.m.progress = uint32(snap.ConsecutiveSuccesses)
-		c.m.opens = 1
+		c.m.opens = max(1, c.m.opens)
 	case Closed:
 		c.run = uint32(snap.ConsecutiveFailures)
 	}
@@ -186,6 +199,7 @@ func (c *Circuit) restore(s *settings, snap *Snapshot, keepMode bool) {
 		err := errors.New(snap.LastFailure)
 		c.lastFailure = &lastFailure{err, min(now, at), err}
 	}
+	c.memory = c.memory.carry(&tripPolicy{}, s.trips, c.run, c.lastFailureAtLocked())
 	c.restoreTotals(snap.Totals)
 }
 

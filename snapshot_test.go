@@ -89,7 +89,7 @@ func TestSnapshotThroughTheStates(t *testing.T) {
 	cfgCall(c, 1, errors.New("worse"))
 	cfgCall(c, 4, nil) // rejected
 	open := breaker.Snapshot{
-		Name: "c", State: breaker.Open, Epoch: 2, Since: start.Add(2 * time.Second), Until: start.Add(12 * time.Second),
+		Name: "c", State: breaker.Open, Epoch: 2, Since: start.Add(2 * time.Second), Until: start.Add(12 * time.Second), Openings: 1,
 		Totals:      breaker.Totals{Calls: 5, Successes: 2, Failures: 3, Rejected: 4},
 		LastFailure: "worse", LastFailureAt: start.Add(2 * time.Second),
 	}
@@ -97,7 +97,7 @@ func TestSnapshotThroughTheStates(t *testing.T) {
 
 	clk.Add(10 * time.Second)
 	due := open
-	due.State, due.Since = breaker.HalfOpen, open.Until
+	due.State, due.Since, due.Until = breaker.HalfOpen, open.Until, time.Time{}
 	require.Equal(t, due, c.Snapshot(), "the period has ended, though nobody has called")
 
 	p, err := c.Acquire(context.Background())
@@ -120,7 +120,7 @@ func TestSnapshotThroughTheStates(t *testing.T) {
 	clk.Add(time.Second)
 	cfgCall(c, 1, nil)
 	require.Equal(t, breaker.Snapshot{
-		Name: "c", Epoch: 4, Since: start.Add(13 * time.Second),
+		Name: "c", Epoch: 4, Since: start.Add(13 * time.Second), Openings: 1,
 		Totals: breaker.Totals{Calls: 7, Successes: 4, Failures: 3, Rejected: 4},
 	}, c.Snapshot())
 
@@ -318,6 +318,19 @@ func TestARestoredClosedCircuitGoesOnWithItsRun(t *testing.T) {
 		cfgCall(d, 1, errCfgDown)
 		require.Equal(t, breaker.Open, d.State())
 	})
+	t.Run("under a failure window", func(t *testing.T) {
+		d := cfgReborn(t, c, clk, breaker.WithFailureWindow(time.Minute))
+		require.EqualValues(t, 2, d.Snapshot().ConsecutiveFailures)
+		require.NoError(t, cfgCall(cfgReborn(t, d, clk, breaker.WithFailureWindow(time.Minute)), 1, nil))
+		cfgCall(d, 1, errCfgDown)
+		require.Equal(t, breaker.Open, d.State())
+
+		later := cfgR0On(t, clk, breaker.WithFailureWindow(2*time.Second), breaker.WithSnapshot(c.Snapshot()))
+		clk.Add(time.Second)
+		require.Zero(t, later.Snapshot().ConsecutiveFailures, "it ages from the last failure on")
+		cfgCall(later, 2, errCfgDown)
+		require.Equal(t, breaker.Closed, later.State())
+	})
 	t.Run("what lay in a window is not restored", func(t *testing.T) {
 		policy := breaker.WithTrip(breaker.FailureRate(0.5, 4, breaker.Last(time.Minute)))
 		c := cfgR0On(t, clk, policy)
@@ -402,6 +415,67 @@ func TestARestoredOpenCircuitBacksOff(t *testing.T) {
 	require.Equal(t, 20*time.Second, cfgLeft(t, d))
 }
 
+// What has made the open period grow so far is in the snapshot, in whatever state that was taken.
+func TestARestoredBackoffGoesOnGrowing(t *testing.T) {
+	backoff := breaker.WithOpenBackoff(2, time.Hour, 0)
+	fifth := func() (*breaker.Circuit, *clock.Mock) {
+		c, clk := cfgR0(t, backoff, breaker.WithOpenTimeout(time.Second))
+		cfgCall(c, 3, errCfgDown)
+		for _, period := range []time.Duration{1, 2, 4, 8} {
+			clk.Add(period * time.Second)
+			cfgCall(c, 1, errCfgDown)
+		}
+		require.Equal(t, 16*time.Second, cfgLeft(t, c))
+		require.EqualValues(t, 5, c.Snapshot().Openings)
+		return c, clk
+	}
+	reborn := func(c *breaker.Circuit, clk *clock.Mock) *breaker.Circuit {
+		return cfgReborn(t, c, clk, backoff, breaker.WithOpenTimeout(time.Second))
+	}
+	t.Run("from an open period", func(t *testing.T) {
+		c, clk := fifth()
+		d := reborn(c, clk)
+		require.Equal(t, c.Snapshot(), d.Snapshot())
+		clk.Add(16 * time.Second)
+		cfgCall(d, 1, errCfgDown)
+		require.Equal(t, 32*time.Second, cfgLeft(t, d))
+	})
+	t.Run("from the end of one", func(t *testing.T) {
+		c, clk := fifth()
+		clk.Add(16 * time.Second)
+		d := reborn(c, clk)
+		cfgCall(d, 1, errCfgDown)
+		require.Equal(t, 32*time.Second, cfgLeft(t, d))
+	})
+	t.Run("from a short recovery", func(t *testing.T) {
+		c, clk := fifth()
+		clk.Add(16 * time.Second)
+		cfgCall(c, 1, nil)
+		d := reborn(c, clk)
+		require.Equal(t, breaker.Closed, d.State())
+		cfgCall(d, 3, errCfgDown)
+		require.Equal(t, 32*time.Second, cfgLeft(t, d))
+	})
+	t.Run("from a recovery that has lasted", func(t *testing.T) {
+		c, clk := fifth()
+		clk.Add(16 * time.Second)
+		cfgCall(c, 1, nil)
+		d := reborn(c, clk)
+		clk.Add(time.Second)
+		cfgCall(d, 3, errCfgDown)
+		require.Equal(t, time.Second, cfgLeft(t, d), "it starts over")
+	})
+	t.Run("from a snapshot that does not say", func(t *testing.T) {
+		c, clk := fifth()
+		s := c.Snapshot()
+		s.Openings = 0
+		d := cfgR0On(t, clk, backoff, breaker.WithOpenTimeout(time.Second), breaker.WithSnapshot(s))
+		clk.Add(16 * time.Second)
+		cfgCall(d, 1, errCfgDown)
+		require.Equal(t, 2*time.Second, cfgLeft(t, d), "this one at least is known")
+	})
+}
+
 // BC-13.
 func TestARestoredOpenCircuitIsChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -440,6 +514,8 @@ func TestBadSnapshotsAreRefused(t *testing.T) {
 		{breaker.Snapshot{Epoch: math.MaxUint64}, "Snapshot.Epoch: must be at most "},
 		{breaker.Snapshot{ConsecutiveFailures: math.MaxUint64}, "Snapshot.ConsecutiveFailures: must be at most 2147483647, got 18446744073709551615"},
 		{breaker.Snapshot{State: breaker.HalfOpen, ConsecutiveSuccesses: 1 << 31}, "Snapshot.ConsecutiveSuccesses: must be at most 2147483647, got 2147483648"},
+		{breaker.Snapshot{Openings: 1 << 32}, "Snapshot.Openings: must be at most 4294967295, got 4294967296"},
+		{totals(breaker.Totals{Rescues: map[breaker.Rescue]uint64{"cache": math.MaxUint64}}), `Snapshot.Totals.Rescues: must each be at most 1152921504606846976, got 18446744073709551615 of "cache"`},
 		{totals(breaker.Totals{Calls: 5}), "Snapshot.Totals.Calls: must be Successes + Failures + Ignored (0), got 5"},
 		{totals(breaker.Totals{Successes: 1, Failures: 1, Ignored: 1}), "Snapshot.Totals.Calls: must be Successes + Failures + Ignored (3), got 0"},
 		{totals(breaker.Totals{Late: 1}), "Snapshot.Totals: must have no more Late (1)"},

@@ -23,6 +23,7 @@ type storeClient struct {
 	immediate bool          // operations never wait: they are called directly
 	timeout   time.Duration // of one operation
 	changed   func()        // called when a name or the store became reachable or unreachable; must not block
+	onLost    func()        // called in a goroutine of its own when takeLost has something to return
 
 	unreachable    atomic.Bool
 	calls          atomic.Int32 // immediate: operations under way
@@ -32,6 +33,8 @@ type storeClient struct {
 	mu         sync.Mutex
 	names      map[string]*atomic.Bool // of the circuits there are; whether each is unreachable
 	unanswered map[string]int          // the unreachable ones: how many operations in a row had no answer
+	lost       map[string]struct{}     // those that became unreachable since takeLost was last called; nil: none
+	lostAll    bool                    // the whole store did
 	answers    uint64                  // operations that were answered
 	suspect    bool                    // a name became unreachable while others may be reached: checkAvailability is to find out
 }
@@ -43,8 +46,8 @@ const (
 	maxSuspectReads   = 3                      // names that do not answer either, before the store is taken to be unreachable
 )
 
-func newStoreClient(s Store, changed func()) *storeClient {
-	sc := &storeClient{store: s, timeout: defaultTimeout, changed: changed}
+func newStoreClient(s Store, changed, onLost func()) *storeClient {
+	sc := &storeClient{store: s, timeout: defaultTimeout, changed: changed, onLost: onLost}
 	sc.names, sc.unanswered = make(map[string]*atomic.Bool), make(map[string]int)
 	if i, ok := s.(interface{ Immediate() bool }); ok {
 		sc.immediate = i.Immediate()
@@ -69,6 +72,7 @@ func (sc *storeClient) removeName(name string) {
 	defer sc.mu.Unlock()
 	delete(sc.names, name)
 	delete(sc.unanswered, name)
+	delete(sc.lost, name)
 }
 
 // anyName returns one of the names, at random.
@@ -250,7 +254,10 @@ func (sc *storeClient) markReachability(names []string, replies []StoreReply) {
 		} else {
 			sc.unanswered[name]++
 		}
-		changed = unreachable.Swap(!ok) == ok || changed
+		if unreachable.Swap(!ok) == ok {
+			changed = true
+			sc.noteLostLocked(name, ok)
+		}
 	}
 	switch {
 	case any:
@@ -258,12 +265,15 @@ func (sc *storeClient) markReachability(names []string, replies []StoreReply) {
 		sc.suspect = false
 		changed = sc.unreachable.Swap(false) || changed
 	case len(sc.unanswered) == len(sc.names):
-		changed = !sc.unreachable.Swap(true) || changed
+		changed = sc.loseAllLocked() || changed
 	default:
 		sc.suspect = sc.suspect || changed && !sc.unreachable.Load()
 	}
 	if changed {
 		sc.changed()
+	}
+	if len(sc.lost) > 0 || sc.lostAll {
+		go sc.onLost()
 	}
 }
 
@@ -285,11 +295,42 @@ func (sc *storeClient) checkAvailability() bool {
 		case sc.answers != answers, len(sc.unanswered) == 0:
 			suspect = false
 		case !ok || n == maxSuspectReads-1:
-			sc.unreachable.Store(true)
+			if sc.loseAllLocked() {
+				go sc.onLost()
+			}
 		}
 		sc.mu.Unlock()
 	}
 	return !sc.unreachable.Load()
+}
+
+// loseAllLocked enters that the whole store is unreachable. It reports whether that is new.
+func (sc *storeClient) loseAllLocked() bool {
+	isNew := !sc.unreachable.Swap(true)
+	sc.lostAll = sc.lostAll || isNew
+	return isNew
+}
+
+// noteLostLocked enters for takeLost that a name has become reachable, or unreachable.
+func (sc *storeClient) noteLostLocked(name string, reachable bool) {
+	if reachable {
+		delete(sc.lost, name)
+		return
+	}
+	if sc.lost == nil {
+		sc.lost = make(map[string]struct{})
+	}
+	sc.lost[name] = struct{}{}
+}
+
+// takeLost returns the names that have become unreachable since it was last called, and still are; all says that every name
+// has, the whole store being unreachable.
+func (sc *storeClient) takeLost() (names []string, all bool) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	names, all = slices.Collect(maps.Keys(sc.lost)), sc.lostAll && sc.unreachable.Load()
+	sc.lost, sc.lostAll = nil, false
+	return names, all
 }
 
 // reachableName returns a name that is not known to be unreachable, at random.

@@ -23,7 +23,7 @@ type syncer struct {
 	unwatch func()    // nil: Watch has returned none
 	// watchErr is why the store is not watched; nil if it is. Circuits then learn of changes by polling only.
 	watchErr error
-	stop     chan struct{} // closed when the last circuit has left
+	stopped  atomic.Bool   // the last circuit has left: loop ends, at the latest when it polls
 	wake     chan struct{} // one place: loop is to look again
 
 	circuits int // guarded by syncers
@@ -77,9 +77,9 @@ func syncerOf(s Store) *syncer {
 }
 
 func newSyncer(s Store) *syncer {
-	y := &syncer{stop: make(chan struct{}), wake: make(chan struct{}, 1), time: newTimeline(nil), wakeAt: never}
+	y := &syncer{wake: make(chan struct{}, 1), time: newTimeline(nil), wakeAt: never}
 	y.byName, y.due = make(map[string]*peers), make(map[*Circuit]int64)
-	y.client = newStoreClient(s, y.wakeUp)
+	y.client = newStoreClient(s, y.wakeUp, y.decideAlone)
 	y.unwatch, y.watchErr = y.client.watch(y)
 	if !y.client.immediate {
 		go y.loop()
@@ -100,6 +100,7 @@ func (y *syncer) add(c *Circuit) {
 	}
 	l.all = append(l.all, p)
 	c.shared().link.peers = l
+	// The collector runs this outside of every testing/synctest bubble, where a channel of a bubble must not be used.
 	runtime.AddCleanup(c, func(p weak.Pointer[Circuit]) { y.remove(name, p) }, p)
 }
 
@@ -109,9 +110,12 @@ func (y *syncer) leave(c *Circuit) {
 	delete(y.due, c)
 	y.mu.Unlock()
 	y.remove(c.name, weak.Make(c))
+	if y.stopped.Load() {
+		y.wakeUp()
+	}
 }
 
-// remove removes a circuit if it is there, and ends the syncer with the last one.
+// remove removes a circuit if it is there, and ends the syncer with the last one. It uses no channel; see add.
 func (y *syncer) remove(name string, p weak.Pointer[Circuit]) {
 	syncers.Lock()
 	defer syncers.Unlock()
@@ -122,9 +126,16 @@ func (y *syncer) remove(name string, p weak.Pointer[Circuit]) {
 		return
 	}
 	delete(syncers.of, y.client.store)
-	close(y.stop)
+	y.stopped.Store(true)
+	if y.client.immediate {
+		go y.endWatch() // it waits for a call of Changed or Resync, which may be the one that we are in
+	}
+}
+
+// endWatch ends the watch that newSyncer has begun.
+func (y *syncer) endWatch() {
 	if y.unwatch != nil {
-		go y.client.endWatch(y.unwatch) // it waits for a call of Changed or Resync, which may be the one that we are in
+		y.client.endWatch(y.unwatch)
 	}
 }
 
@@ -258,15 +269,17 @@ func (y *syncer) wakeUp() {
 
 // loop does what is due, until the last circuit has left.
 func (y *syncer) loop() {
+	defer y.endWatch()
 	pollAt := y.time.now() + int64(pollEvery)
 	timer := time.NewTimer(pollEvery)
 	defer timer.Stop()
 	for {
 		select {
-		case <-y.stop:
-			return
 		case <-y.wake:
 		case <-timer.C:
+		}
+		if y.stopped.Load() {
+			return
 		}
 		now := y.time.now()
 		var next int64
@@ -382,6 +395,26 @@ func (y *syncer) decide(c *Circuit, r *StoreReport, answer StoreReply) {
 		return
 	}
 	c.decide(r, answer)
+}
+
+// decideAlone has the circuits whose ledgers have become unreachable decide by their own counts. Failures may have come
+// while an operation was waiting for its answer: without this, each of these circuits would open only at its next failure.
+func (y *syncer) decideAlone() {
+	names, all := y.client.takeLost()
+	if all {
+		y.mu.Lock()
+		names = y.allNamesLocked()
+		y.mu.Unlock()
+	}
+	for _, name := range names {
+		for _, c := range y.named(name) {
+			if c.load().trips.user { // the others do not wait for a user's function
+				go c.decideByOwnCounts()
+			} else {
+				c.decideByOwnCounts()
+			}
+		}
+	}
 }
 
 // namesInUse returns the reachable names whose circuits are in use, atMost of them or, with -1, all. With a limit it goes on

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -1101,5 +1102,33 @@ func TestCountsBeginAnewWhenForcedClosedEnds(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// Ignored calls take no place among the last calls, and yet no more of them are counted than the window holds calls.
+func TestLastCallsCountsNoMoreIgnoredThanItHolds(t *testing.T) {
+	for name, tt := range map[string]struct {
+		calls         []error // one after the other
+		window, after uint64  // how many calls of which none is ignored come then
+		want          breaker.Counts
+	}{
+		"nothing else":            {slices.Repeat([]error{context.Canceled}, 1000), 10, 0, breaker.Counts{Ignored: 10}},
+		"a few":                   {slices.Repeat([]error{context.Canceled}, 3), 10, 0, breaker.Counts{Ignored: 3}},
+		"the rest stays as it is": {append([]error{errMdlDown}, slices.Repeat([]error{context.Canceled}, 1000)...), 10, 0, breaker.Counts{Failures: 1, Ignored: 10, ConsecutiveFailures: 1}},
+		"they make way":           {slices.Repeat([]error{context.Canceled}, 1000), 10, 4, breaker.Counts{Successes: 4, Ignored: 6, ConsecutiveSuccesses: 4}},
+		"they are gone":           {slices.Repeat([]error{context.Canceled}, 1000), 10, 100, breaker.Counts{Successes: 10, ConsecutiveSuccesses: 100}},
+		"a window of one":         {slices.Repeat([]error{context.Canceled}, 7), 1, 0, breaker.Counts{Ignored: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := breaker.Must(breaker.NewCircuit("ignored", breaker.WithClock(newMdlClock()), breaker.WithIgnore(context.Canceled),
+				breaker.WithTrip(breaker.FailureRate(1, int(tt.window), breaker.LastCalls(int(tt.window))))))
+			for _, err := range tt.calls {
+				_ = c.Run(t.Context(), func(context.Context) error { return err })
+			}
+			for range tt.after {
+				_ = c.Run(t.Context(), mdlOK)
+			}
+			require.Equal(t, tt.want, c.Snapshot().Counts)
+		})
 	}
 }

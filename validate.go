@@ -97,7 +97,7 @@ func (w Window) faults(f *faults, at string, path func(string) string) {
 	}
 }
 
-// maxWindowCalls bounds the memory of a LastCalls window: at 2 bits a call it is 4 MiB.
+// maxWindowCalls bounds the memory of a LastCalls window: at 3 bits a call it is 6 MiB.
 const maxWindowCalls = 1 << 24
 
 const (

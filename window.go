@@ -11,7 +11,8 @@ type Window struct {
 	last  time.Duration
 }
 
-// LastCalls is a window over the last n finished calls, without the Ignored ones. It needs 2n bits of memory.
+// LastCalls is a window over the last n finished calls, without the Ignored ones. Its Counts.Ignored is how many of the last
+// n finished calls of every outcome were Ignored. It needs 2n bits of memory, and n more once a call has been Ignored.
 func LastCalls(n int) Window { return Window{calls: n} }
 
 // Last is a window over the last d of time. It is exact while it holds calls of at most 128 different instants. Beyond

@@ -35,7 +35,9 @@ func periodDue(word, n uint64) bool {
 }
 
 // After untrackAfter successes in one cell, a circuit of which nobody has taken a Snapshot stops counting the starts of
-// calls: counting a start costs a third of a call, and so does counting its end.
+// calls: counting a start costs a third of a call, and so does counting its end. With one goroutine, where a call with a
+// deferred flag takes 5.4 ns, a success takes 15.1 without and 21.1 with its start counted: 2.8 and 3.9 times as long. That
+// is why all this is worth its price: wordCountStarts, periodicWork, and the starts that are made up for.
 const (
 	untrackShift = 15
 	untrackAfter = 1 << untrackShift

@@ -33,20 +33,27 @@ func (t instant) since(earlier instant) time.Duration { return time.Duration(t -
 // timeline turns a clock's readings into instants.
 type timeline struct {
 	clock breaker.Clock // nil: the time package
-	base  time.Time
 
-	// An injected clock may tell wall time only, and be set back. Instants that were read before stay valid: offset is the
-	// sum of all steps back, and is added to everything that is read later.
-	mu     sync.Mutex
-	offset instant
-	last   instant
+	// An injected clock may tell wall time only, and be set back or far ahead. Instants that were read before stay valid:
+	// base moves with every step back, and with what of a step ahead is more than maxStep. wall moves with the latter only,
+	// so that what milliseconds returns never falls.
+	mu   sync.Mutex
+	base time.Time
+	wall time.Time
+	last instant
 }
+
+// maxStep is the longest step ahead that counts as it is: a longer one may not fit the nanoseconds of an instant, or leave
+// no room for what comes after it.
+const maxStep = 50 * 365 * 24 * time.Hour
 
 func newTimeline(clock breaker.Clock) *timeline {
 	if clock == nil {
-		return &timeline{base: time.Now()}
+		now := time.Now()
+		return &timeline{base: now, wall: now}
 	}
-	return &timeline{clock: clock, base: clock.Now()}
+	now := clock.Now()
+	return &timeline{clock: clock, base: now, wall: now}
 }
 
 // now reads the clock. It must be called without a lock, since an injected clock is a user's code.
@@ -59,6 +66,7 @@ func (t *timeline) now() instant {
 
 func (t *timeline) injectedNow() (now instant) {
 	t.mu.Lock()
+	base := t.base
 	now = t.last
 	t.mu.Unlock()
 	defer func() { _ = recover() }() // a clock that panics is taken to stand still
@@ -66,10 +74,20 @@ func (t *timeline) injectedNow() (now instant) {
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	at := instant(reading.Sub(t.base)).plus(time.Duration(t.offset))
-	if at < now { // read later, yet earlier: the clock was set back
-		t.offset += now - at
+	if t.base != base { // another goroutine has met a step, of which it is not known whether it came before this reading
+		return t.last
+	}
+	at := instant(reading.Sub(base))
+	switch latest := now.plus(maxStep); {
+	case at < now: // read later, yet earlier: the clock was set back
 		at = now
+		t.base = reading.Add(-time.Duration(at))
+	case at > latest:
+		at = latest
+		t.base = reading.Add(-time.Duration(at))
+		if t.base.After(t.wall) {
+			t.wall = t.base
+		}
 	}
 	t.last = max(t.last, at)
 	return at
@@ -77,5 +95,7 @@ func (t *timeline) injectedNow() (now instant) {
 
 // milliseconds returns an instant in milliseconds since 1970.
 func (t *timeline) milliseconds(now instant) uint64 {
-	return uint64(max(0, t.base.Add(time.Duration(now)).UnixMilli()))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return uint64(max(0, t.wall.Add(time.Duration(now)).UnixMilli()))
 }

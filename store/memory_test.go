@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/breakerkit/breaker"
+	"github.com/breakerkit/breaker/internal/breakertest"
 	"github.com/breakerkit/breaker/store"
 	"github.com/breakerkit/breaker/store/storetest"
 )
@@ -507,6 +508,63 @@ func TestNoGoroutines(t *testing.T) {
 	stop()
 	require.NoError(t, r.m.Close())
 	require.Zero(t, r.m.Len())
+}
+
+// BR-73. A circuit that was made in a bubble is dropped there without Close. When the collector finds it, from outside of the
+// bubble, nothing happens.
+func TestCircuitsOfABubbleMayBeDropped(t *testing.T) {
+	dropped := make(chan struct{}) // not the bubble's
+	breakertest.Guard(t, breakertest.Patience, func() {
+		synctest.Test(t, func(t *testing.T) {
+			m := store.NewMemory()
+			for i := range 10 {
+				c := breaker.Must(breaker.NewCircuit(fmt.Sprint("c", i), breaker.WithStore(m), breaker.WithFailureThreshold(1)))
+				_ = c.Run(t.Context(), func(context.Context) error { return breakertest.ErrBoom })
+			}
+			runtime.AddCleanup(m, func(dropped chan struct{}) { close(dropped) }, dropped)
+		})
+		for { // the Memory goes after its circuits have left it
+			select {
+			case <-dropped:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	})
+}
+
+// A clock that is set ahead by more than nanoseconds can tell is one more clock that was set.
+func TestClockSetFarAhead(t *testing.T) {
+	breakertest.Guard(t, breakertest.Patience, func() {
+		clk := clock.NewMock()
+		m := store.NewMemory(store.WithClock(clk))
+		made := func() *breaker.Circuit {
+			return breaker.Must(breaker.NewCircuit("c", breaker.WithStore(m), breaker.WithClock(clk), breaker.WithFailureWindow(time.Minute)))
+		}
+		a, b := made(), made()
+		fail := func(n int) {
+			for range n {
+				_ = a.Run(t.Context(), func(context.Context) error { return breakertest.ErrBoom })
+			}
+		}
+		fail(4)
+		for range 2 {
+			clk.Add(150 * 365 * 24 * time.Hour)
+		}
+		fail(4)
+		require.Equal(t, breaker.Closed, a.State(), "the first four are old")
+		fail(1)
+		for _, c := range []*breaker.Circuit{a, b} {
+			s := c.Snapshot()
+			require.Equal(t, breaker.Open, s.State)
+			require.Equal(t, 30*time.Second, s.Until.Sub(clk.Now()))
+		}
+		clk.Add(30 * time.Second)
+		require.Equal(t, breaker.HalfOpen, b.State())
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	})
 }
 
 // What a ledger costs. The figures are bounds, far enough off not to depend on the version of Go.

@@ -433,3 +433,56 @@ func TestShareReturnAfterAnOutage(t *testing.T) {
 		fl.states(breaker.Closed)
 	})
 }
+
+// CH-12. The store goes away, and an operation is still waiting for its answer when the threshold is reached: the circuit
+// opens when that is given up, without a further failure.
+func TestShareThresholdReachedBeforeTheOutageIsKnown(t *testing.T) {
+	const limit = 125 * time.Millisecond // for an operation of a faulty store that ignores its context
+	sync := func(w *breakertest.World, c *breaker.Circuit) { go func() { _ = c.Sync(w.Context()) }() }
+	waits := map[string]struct {
+		begin  func(w *breakertest.World, c, other *breaker.Circuit)
+		within time.Duration
+	}{
+		"its own Sync":        {func(w *breakertest.World, c, _ *breaker.Circuit) { sync(w, c) }, limit},
+		"the poll":            {func(w *breakertest.World, _, _ *breaker.Circuit) { w.At(time.Second) }, limit},
+		"another name's Sync": {func(w *breakertest.World, _, other *breaker.Circuit) { sync(w, other) }, 2 * limit},
+	}
+	for name, policy := range map[string]breaker.Option{
+		"in a row":   breaker.WithFailureThreshold(3),
+		"in a time":  breaker.WithFailureWindow(time.Minute),
+		"rate":       breaker.WithTrip(breaker.FailureRate(0.5, 4, breaker.Last(time.Minute))),
+		"user's own": breaker.WithTrip(breaker.TripWhen(breaker.Last(time.Minute), func(c breaker.Counts) bool { return c.Failures >= 3 })),
+	} {
+		for what, wait := range waits {
+			t.Run(name+", "+what, func(t *testing.T) {
+				breakertest.Bubble(t, breakertest.ByDo, func(w *breakertest.World) {
+					f := newFaulty(w, false)
+					made := func(name string) *breaker.Circuit {
+						c := breaker.Must(breaker.NewCircuit(name, breaker.WithStore(f), breaker.WithFailureThreshold(3), policy))
+						w.AtEnd(func() { _ = c.Close() })
+						return c
+					}
+					c, other, bystander := made("c"), made("other"), made("bystander")
+					call := func(err error) { _ = c.Run(w.Context(), func(context.Context) error { return err }) }
+					call(nil)
+					require.NoError(w, c.Sync(w.Context()))
+					w.At(time.Second - time.Millisecond)
+					f.all(fault{wedges: true})
+					wait.begin(w, c, other)
+					w.Add(time.Millisecond)
+					call(breakertest.ErrBoom)
+					call(breakertest.ErrBoom)
+					w.Add(time.Millisecond)
+					call(breakertest.ErrBoom)
+					require.Equal(w, breaker.Closed, c.State(), "the store may still answer")
+					w.Add(wait.within)
+					require.Equal(w, breaker.Open, c.State())
+					require.True(w, c.Snapshot().Shared.Alone)
+					w.Add(time.Second)
+					require.Equal(w, breaker.Closed, other.State(), "it has no failures")
+					require.Equal(w, breaker.Closed, bystander.State(), "nor has this one")
+				})
+			})
+		}
+	}
+}

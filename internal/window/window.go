@@ -25,6 +25,7 @@ type Ring interface {
 	AddSuccesses(at int64, n uint64)
 	Sums(now int64) Sums // what the window holds at now; calls that have left it are dropped
 	Clear()
+	WithoutSlow() Ring // a copy in which no call is slow
 }
 
 // Sums is what a window adds up. Slow calls are also among the others.
@@ -65,13 +66,22 @@ func (s *Sums) Minus(t Sums) {
 // Calls is how many calls a rate is taken of.
 func (s Sums) Calls() uint64 { return s.OK + s.Failed }
 
-// Calls holds the last calls as a ring of bits. Successes may be added many at once. Ignored calls take no place in it.
+// Calls holds the last calls as a ring of bits. Successes may be added many at once. Ignored calls take no place in it: they
+// have a ring of their own, over the last calls of every outcome.
 type Calls struct {
 	failed, slow bitset // made at the first failure or slow call
 	size         uint64
 	next         uint64 // where the next call goes
 	filled       uint64
 	total        Sums // OK is not kept: it is filled less Failed
+
+	ignored *ignoredCalls // made at the first Ignored call
+}
+
+// ignoredCalls is which of the last calls, of any outcome, were Ignored.
+type ignoredCalls struct {
+	set  bitset
+	next uint64 // where the next call goes; kept up only while a bit is set
 }
 
 // NewCalls makes a window over the last n calls.
@@ -80,7 +90,7 @@ func NewCalls(n int) *Calls { return &Calls{size: uint64(n)} }
 // Add adds one call. The time is not used.
 func (w *Calls) Add(_ int64, o Outcome, slow bool) {
 	if o == Ignored {
-		w.total.Ignored++
+		w.addIgnored()
 		return
 	}
 	if o == Success && !slow {
@@ -102,25 +112,36 @@ func (w *Calls) Add(_ int64, o Outcome, slow bool) {
 	}
 }
 
+func (w *Calls) addIgnored() {
+	if w.ignored == nil {
+		w.ignored = &ignoredCalls{set: newBitset(w.size)}
+	}
+	at := w.ignored.next
+	w.total.Ignored -= w.ignored.set.clearNext(at, 1, w.size)
+	w.ignored.next = (at + 1) % w.size
+	w.ignored.set.set(at)
+	w.total.Ignored++
+}
+
 // AddSuccesses adds n successes.
 func (w *Calls) AddSuccesses(_ int64, n uint64) {
 	n = min(n, w.size)
 	w.filled = min(w.size, w.filled+n)
-	end := w.next + n
-	w.forget(w.next, min(end, w.size))
-	if end > w.size {
-		w.forget(0, end-w.size)
+	w.forgetNext(n)
+	w.next = (w.next + n) % w.size
+	if w.total.Ignored > 0 {
+		w.total.Ignored -= w.ignored.set.clearNext(w.ignored.next, n, w.size)
+		w.ignored.next = (w.ignored.next + n) % w.size
 	}
-	w.next = end % w.size
 }
 
-// forget takes the calls in [from, to) out of the ring and the sums.
-func (w *Calls) forget(from, to uint64) {
+// forgetNext takes the calls whose places the next n calls get out of the ring and the sums.
+func (w *Calls) forgetNext(n uint64) {
 	if w.total.Failed > 0 {
-		w.total.Failed -= w.failed.clear(from, to)
+		w.total.Failed -= w.failed.clearNext(w.next, n, w.size)
 	}
 	if w.total.Slow > 0 {
-		w.total.Slow -= w.slow.clear(from, to)
+		w.total.Slow -= w.slow.clearNext(w.next, n, w.size)
 	}
 }
 
@@ -133,8 +154,22 @@ func (w *Calls) Sums(int64) Sums {
 
 // Clear forgets every call.
 func (w *Calls) Clear() {
-	w.forget(0, w.size)
-	w.next, w.filled, w.total = 0, 0, Sums{}
+	w.AddSuccesses(0, w.size) // which leaves every bit at 0
+	w.next, w.filled = 0, 0
+}
+
+// WithoutSlow is a copy in which no call is slow.
+func (w *Calls) WithoutSlow() Ring {
+	n := *w
+	n.failed = slices.Clone(w.failed)
+	if w.ignored != nil {
+		n.ignored = &ignoredCalls{slices.Clone(w.ignored.set), w.ignored.next}
+	}
+	n.total.Slow = 0
+	if w.slow != nil {
+		n.slow = newBitset(w.size)
+	}
+	return &n
 }
 
 type bitset []uint64
@@ -142,6 +177,15 @@ type bitset []uint64
 func newBitset(n uint64) bitset { return make(bitset, (n+63)/64) }
 
 func (b bitset) set(i uint64) { b[i/64] |= 1 << (i % 64) }
+
+// clearNext clears n <= size bits from the one at from on, in a ring of size bits, and returns how many of them were set.
+func (b bitset) clearNext(from, n, size uint64) uint64 {
+	end := from + n
+	if end <= size {
+		return b.clear(from, end)
+	}
+	return b.clear(from, size) + b.clear(0, end-size)
+}
 
 // clear clears the bits in [from, to) and returns how many of them were set.
 func (b bitset) clear(from, to uint64) (n uint64) {
@@ -201,6 +245,17 @@ func (w *Time) Sums(now int64) Sums {
 
 // Clear forgets every call.
 func (w *Time) Clear() { w.slices, w.head, w.total = w.slices[:0], 0, Sums{} }
+
+// WithoutSlow is a copy in which no call is slow.
+func (w *Time) WithoutSlow() Ring {
+	n := *w
+	n.slices = slices.Clone(w.slices)
+	for i := range n.slices {
+		n.slices[i].Slow = 0
+	}
+	n.total.Slow = 0
+	return &n
+}
 
 // at returns the slice for an instant that is not before those of the slices there are.
 func (w *Time) at(now int64) *Sums {
@@ -262,9 +317,31 @@ func (r *Recent) Add(now int64, n int) {
 }
 
 // Last is a copy that keeps at most the last n.
-func (r *Recent) Last(n int) Recent {
+func (r *Recent) Last(n int) Recent { return Recent{times: r.last(n)} }
+
+// last is the times of the last n, or of all if they are fewer, the oldest first.
+func (r *Recent) last(n int) []int64 {
 	times := slices.Concat(r.times[r.next:], r.times[:r.next])
-	return Recent{times: times[max(0, len(times)-n):]}
+	return times[max(0, len(times)-n):]
+}
+
+// maxCarried bounds the memory that LastOf may need at once, whatever number of failures it is told of.
+const maxCarried = 1 << 20
+
+// LastOf is Last for a run of so many failures, of which r may have kept too few, or none. Those that it did not keep count
+// as old as the oldest that it did, and no older than latest, the time of the last one.
+func (r *Recent) LastOf(run, n int, latest int64) Recent {
+	n = min(n, run, maxCarried)
+	known := r.last(n)
+	oldest := latest
+	if len(known) > 0 {
+		oldest = known[0]
+	}
+	times := make([]int64, n-len(known), n)
+	for i := range times {
+		times[i] = oldest
+	}
+	return Recent{times: append(times, known...)}
 }
 
 // Clear forgets every failure.

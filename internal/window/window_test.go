@@ -26,6 +26,13 @@ func mdlCount(calls []mdlSeen) (s Sums) {
 	return s
 }
 
+// mdlQuicken makes every call one that is not slow.
+func mdlQuicken(calls []mdlSeen) {
+	for i := range calls {
+		calls[i].slow = false
+	}
+}
+
 func mdlDrawCall(t *rapid.T) (Outcome, bool) {
 	return Outcome(rapid.IntRange(0, 2).Draw(t, "outcome")), rapid.Bool().Draw(t, "slow")
 }
@@ -34,29 +41,32 @@ func TestCallWindowHoldsExactlyTheLastCalls(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.OneOf(rapid.IntRange(1, 10), rapid.SampledFrom([]int{63, 64, 65, 127, 128, 129, 200})).Draw(t, "size")
 		w := NewCalls(size)
-		var calls []mdlSeen // without the ignored
-		ignored := uint64(0)
+		var calls, all []mdlSeen // calls is all without the ignored
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {
 				o, slow := mdlDrawCall(t)
 				w.Add(0, o, slow)
-				if o == Ignored {
-					ignored++
-					return
+				all = append(all, mdlSeen{0, o, slow})
+				if o != Ignored {
+					calls = append(calls, mdlSeen{0, o, slow})
 				}
-				calls = append(calls, mdlSeen{0, o, slow})
 			},
 			"addSuccesses": func(t *rapid.T) {
 				n := rapid.OneOf(rapid.Uint64Range(0, uint64(2*size)), rapid.Uint64Range(math.MaxUint64-3, math.MaxUint64)).Draw(t, "n")
 				w.AddSuccesses(0, n)
 				for range min(n, uint64(size)) {
-					calls = append(calls, mdlSeen{0, Success, false})
+					calls, all = append(calls, mdlSeen{0, Success, false}), append(all, mdlSeen{0, Success, false})
 				}
 			},
+			"withoutSlow": func(*rapid.T) {
+				w = w.WithoutSlow().(*Calls)
+				mdlQuicken(calls)
+			},
+			"clear": func(*rapid.T) { w.Clear(); calls, all = nil, nil },
 			"": func(t *rapid.T) {
-				calls = calls[max(0, len(calls)-size):]
+				calls, all = calls[max(0, len(calls)-size):], all[max(0, len(all)-size):]
 				want := mdlCount(calls)
-				want.Ignored = ignored
+				want.Ignored = mdlCount(all).Ignored
 				if got := w.Sums(0); got != want {
 					t.Fatalf("%+v, want %+v", got, want)
 				}
@@ -219,7 +229,11 @@ func mdlCheckTimeWindow(t *rapid.T, length int64, step *rapid.Generator[int64]) 
 		},
 		"wait":    func(t *rapid.T) { m.wait(step.Draw(t, "d")) },
 		"outwait": func(*rapid.T) { m.wait(length - 1) },
-		"":        m.check,
+		"withoutSlow": func(*rapid.T) {
+			m.w = m.w.WithoutSlow().(*Time)
+			mdlQuicken(m.calls)
+		},
+		"": m.check,
 	})
 }
 
