@@ -17,6 +17,9 @@ type Clock interface {
 	After(time.Duration) <-chan time.Time
 }
 
+// maxDuration, 146 years, keeps the sum of an instant and a duration inside an int64 of nanoseconds.
+const maxDuration = time.Duration(1 << 62)
+
 // timeline turns a clock's readings into nanoseconds since a base. Configurations without a clock of their own share one
 // where they may: see current.
 type timeline struct {

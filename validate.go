@@ -101,8 +101,6 @@ func (w Window) faults(f *faults, at string, path func(string) string) {
 const maxWindowCalls = 1 << 24
 
 const (
-	// maxDuration, 146 years, keeps the sum of an instant and a duration inside an int64 of nanoseconds.
-	maxDuration = time.Duration(1 << 62)
 	// maxCount keeps every count inside 32 bits.
 	maxCount = math.MaxInt32
 )
