@@ -959,10 +959,13 @@ func TestADependencyThatHangsHasItOpen(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex
 				openings := 0
 				var openSince time.Time
 				open := time.Duration(0)
 				b := breaker.Must(breaker.New[int]("b", append(tt.opts, breaker.WithHooks(breaker.Hooks{StateChange: func(tr breaker.Transition) {
+					mu.Lock()
+					defer mu.Unlock()
 					if tr.To == breaker.Open {
 						openings++
 						openSince = tr.At
@@ -982,12 +985,15 @@ func TestADependencyThatHangsHasItOpen(t *testing.T) {
 					})
 					time.Sleep(time.Second)
 				}
-				if b.State() == breaker.Open {
+				state := b.State()
+				mu.Lock()
+				if state == breaker.Open {
 					open += time.Since(openSince)
 				}
 				t.Logf("%d openings, open for %v of 1h, %d calls hung", openings, open, b.Snapshot().Totals.Calls+uint64(b.Snapshot().InFlight))
 				require.GreaterOrEqual(t, open, tt.least)
 				require.Greater(t, openings, 1)
+				mu.Unlock()
 				calls.Wait()
 			})
 		})

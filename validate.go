@@ -100,10 +100,8 @@ func (w Window) faults(f *faults, at string, path func(string) string) {
 // maxWindowCalls bounds the memory of a LastCalls window: at 3 bits a call it is 6 MiB.
 const maxWindowCalls = 1 << 24
 
-const (
-	// maxCount keeps every count inside 32 bits.
-	maxCount = math.MaxInt32
-)
+// maxCount keeps every count inside 32 bits.
+const maxCount = math.MaxInt32
 
 // faults collects what is wrong with some options.
 type faults []error

@@ -239,5 +239,5 @@ func TestHealthChecksEnd(t *testing.T) {
 // checking reports whether a goroutine makes health checks.
 func checking() bool {
 	stacks := make([]byte, 1<<20)
-	return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "(*Circuit).runHealth")
+	return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "breaker.runHealth")
 }
