@@ -287,8 +287,9 @@ func (n *node) traffic() {
 		default:
 		}
 		p := &passage{state: n.circuit.State(), before: time.Now(), beats: n.beats.Load()}
+		due := n.circuit.Snapshot().Until.Sub(n.clock.Now()) < openFor/4 // then it may need a slot when it is made
 		err := n.circuit.Run(context.WithValue(context.Background(), passageKey{}, p), func(context.Context) error { return n.work(p) })
-		if open := (*breaker.OpenError)(nil); errors.As(err, &open) && p.state == breaker.Open && p.start.IsZero() {
+		if open := (*breaker.OpenError)(nil); errors.As(err, &open) && p.state == breaker.Open && !due && p.start.IsZero() {
 			n.note(p, time.Since(p.before))
 		}
 		time.Sleep(2 * time.Millisecond)
