@@ -165,6 +165,7 @@ type mdlOut struct {
 	probe   bool
 	lease   time.Time
 	started time.Time
+	order   int // of admission
 }
 
 // mdlModel is the model, and the circuit beside it.
@@ -177,22 +178,23 @@ type mdlModel struct {
 	shared bool // the circuit is on a store
 	quiet  bool // nobody takes a Snapshot before the end
 
-	cfg      mdlConfig
-	state    breaker.State
-	mode     breaker.Mode
-	epoch    uint64
-	since    time.Time
-	until    time.Time
-	ramp     time.Time // its end
-	series   int
-	progress int
-	proven   time.Time // when the last admitted of the good probes of this stay was admitted
-	done     []mdlDone // of this stay
-	out      []*mdlOut
-	totals   breaker.Totals
-	last     error // of the present run of failures
-	lastAt   time.Time
-	cause    error
+	cfg                   mdlConfig
+	state                 breaker.State
+	mode                  breaker.Mode
+	epoch                 uint64
+	since                 time.Time
+	until                 time.Time
+	ramp                  time.Time // its end
+	series                int
+	progress              int
+	proven                time.Time // when the last admitted of the good probes of this stay was admitted
+	done                  []mdlDone // of this stay
+	out                   []*mdlOut
+	admitted, provenOrder int
+	totals                breaker.Totals
+	last                  error // of the present run of failures
+	lastAt                time.Time
+	cause                 error
 
 	want, got         []breaker.Transition
 	wantCall, gotCall []breaker.CallEvent
@@ -279,7 +281,8 @@ func (m *mdlModel) admit() *mdlOut {
 	case m.due():
 		m.move(breaker.HalfOpen, breaker.ReasonTimeout)
 	}
-	o := &mdlOut{stay: m.epoch, state: m.state, started: m.now()}
+	m.admitted++
+	o := &mdlOut{stay: m.epoch, state: m.state, started: m.now(), order: m.admitted}
 	if m.mode != breaker.ForcedClosed && why == "" && m.state == breaker.HalfOpen {
 		o.probe, o.lease = true, m.now().Add(m.cfg.lease)
 	}
@@ -293,6 +296,9 @@ func (m *mdlModel) settle(o *mdlOut, outcome breaker.Outcome, err error) {
 	slow := m.cfg.rule.slow > 0 && took >= m.cfg.rule.slow && outcome != breaker.Ignored
 	current := o.stay == m.epoch
 	disproved := !m.now().Before(o.lease) && o.started.Before(m.proven)
+	if m.shared { // a store tells probes of one instant apart
+		disproved = !m.now().Before(o.lease) && o.order < m.provenOrder
+	}
 	good := outcome == breaker.Success || outcome == breaker.Answered
 	m.out = slices.DeleteFunc(m.out, func(p *mdlOut) bool { return p == o })
 	m.tally(outcome, slow, current)
@@ -317,6 +323,7 @@ func (m *mdlModel) settle(o *mdlOut, outcome breaker.Outcome, err error) {
 		if o.started.After(m.proven) {
 			m.proven = o.started
 		}
+		m.provenOrder = max(m.provenOrder, o.order)
 		if m.progress >= m.cfg.success {
 			m.move(breaker.Closed, breaker.ReasonRecovered)
 			m.ramp = m.now().Add(m.cfg.ramp)
@@ -421,7 +428,7 @@ func (m *mdlModel) move(to breaker.State, why breaker.Reason) {
 		m.want = append(m.want, e)
 	}
 	m.state, m.since, m.ramp, m.progress, m.done = to, m.now(), m.now(), 0, nil
-	m.proven = time.Time{}
+	m.proven, m.provenOrder = time.Time{}, 0
 	m.epoch++
 	if to == breaker.Closed {
 		m.last, m.cause = nil, nil
