@@ -108,7 +108,7 @@ func (c *Circuit) admitUnderLock(ctx context.Context, k *call, now int64) error 
 	e := event{kind: eventAdmit, now: now, within: c.probing(ctx)}
 	c.mu.Lock()
 	s := c.load()
-	for s.sharing != nil && e.within == 0 {
+	for s.sharing != nil && !c.m.inProbe(&e) {
 		f, asks := c.storeSlotLocked(s, &e)
 		if f == nil {
 			break

@@ -290,8 +290,8 @@ func (m *machine) admit(p *policy, fx *effects, e *event) {
 	if m.mode == ForcedClosed {
 		return
 	}
-	if m.state == HalfOpen && e.within == m.epoch && m.mode != ForcedOpen {
-		return // part of a probe, which decides
+	if m.inProbe(e) && m.mode != ForcedOpen {
+		return // the probe decides
 	}
 	if e.slot != 0 && m.state == HalfOpen && m.mode != ForcedOpen {
 		m.admitProbe(fx, e.slot)
@@ -315,6 +315,9 @@ func (m *machine) admit(p *policy, fx *effects, e *event) {
 		m.credit -= ppm
 	}
 }
+
+// inProbe reports whether a call is made by a probe of the current epoch, and so is part of it.
+func (m *machine) inProbe(e *event) bool { return m.state == HalfOpen && e.within == m.epoch }
 
 // admitProbe gives a call a probe slot until lease, the instant at which the slot falls free by itself.
 func (m *machine) admitProbe(fx *effects, lease int64) {

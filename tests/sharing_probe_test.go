@@ -264,3 +264,22 @@ func TestShareOpenBackoff(t *testing.T) {
 		})
 	}
 }
+
+// BR-46: a context that has outlived its probe belongs to no probe. A call made with it asks for a slot as any other does.
+func TestShareContextOfAnEarlierProbe(t *testing.T) {
+	breakertest.BothClocks(t, func(w *breakertest.World) {
+		nodes := spreadFleet(w, 2, breaker.WithSuccessThreshold(1))
+		a, b := nodes[0], nodes[1]
+		kept := w.Context()
+		for range 2 {
+			a.C.Trip(nil)
+			w.Add(30 * time.Second)
+			require.NoError(w, a.C.Run(kept, func(ctx context.Context) error {
+				kept = ctx
+				require.ErrorIs(w, b.Rejected(), breaker.ErrTooManyProbes, "the slot is taken for all")
+				return nil
+			}))
+			allIn(nodes, breaker.Closed)
+		}
+	})
+}
