@@ -254,12 +254,12 @@ func connectProxy(t *testing.T, status *atomic.Int64) (proxy *host) {
 		if err != nil {
 			return
 		}
-		w.WriteHeader(200)
-		here, _, err := http.NewResponseController(w).Hijack()
+		here, _, err := http.NewResponseController(w).Hijack() // before the client may send more, some of which would be the server's
 		if err != nil {
 			_ = there.Close()
 			return
 		}
+		_, _ = io.WriteString(here, "HTTP/1.1 200 OK\r\n\r\n")
 		go func() {
 			_, _ = io.Copy(there, here)
 			_ = there.Close()
