@@ -212,7 +212,7 @@ func (c *Circuit) rejectionLocked(s *settings, r refusal) error {
 // openRejection returns the rejection that a call would get now if the circuit is open or forced open; nil otherwise. It
 // counts nothing.
 func (c *Circuit) openRejection() error {
-	if c.word.Load()&(wordFast|wordTimed) != 0 {
+	if c.undisturbed() {
 		return nil
 	}
 	now := c.load().time.now()

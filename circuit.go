@@ -143,7 +143,7 @@ func (c *Circuit) State() State {
 // Ready reports whether a call would be admitted now. It takes no probe slot and counts nothing.
 func (c *Circuit) Ready() bool {
 	s := c.load()
-	if c.word.Load()&(wordFast|wordTimed) != 0 {
+	if c.undisturbed() {
 		return true
 	}
 	now := s.time.now()
@@ -214,23 +214,27 @@ func (c *Circuit) modeChangedLocked(s *settings, old Mode) {
 	}
 }
 
-// forgetCountsLocked lets the counts of the present epoch begin anew. The fast path must be off.
+// forgetCountsLocked lets the counts of the present epoch begin anew. The fast path must be off, so that the cells are empty.
 func (c *Circuit) forgetCountsLocked() {
 	c.earlierSuccesses += c.lockedSuccesses
 	c.lockedSuccesses = 0
-	c.run, c.runMark = 0, c.successesLocked()
+	c.startCountsLocked()
+	if c.lastFailure != nil {
+		*c.lastFailure = lastFailure{}
+	}
+	c.skipTallyLocked()
+}
+
+// startCountsLocked puts the run of failures, the windows and the counts other than the successes at 0.
+func (c *Circuit) startCountsLocked() {
+	c.run, c.runMark = 0, 0
 	c.failuresBefore = c.failures
 	if c.extras != nil {
 		c.extras.ignoredBefore, c.extras.slowBefore = c.extras.ignored, c.extras.slow
 	}
-	if c.lastFailure != nil {
-		*c.lastFailure = lastFailure{}
-	}
 	if c.memory != nil {
 		c.memory.clear()
-		c.memory.transferred = c.inCellsLocked()
 	}
-	c.skipTallyLocked()
 }
 
 // beginEpochLocked starts the counts of a new epoch at 0, after queueing the transitions that led to it, with the counts
@@ -259,14 +263,7 @@ func (c *Circuit) beginEpochLocked(s *settings, fx *effects, err error) {
 	if c.m.state == Closed && c.lastFailure != nil {
 		*c.lastFailure = lastFailure{}
 	}
-	c.run, c.runMark = 0, 0
-	c.failuresBefore = c.failures
-	if c.extras != nil {
-		c.extras.ignoredBefore, c.extras.slowBefore = c.extras.ignored, c.extras.slow
-	}
-	if c.memory != nil {
-		c.memory.clear()
-	}
+	c.startCountsLocked()
 }
 
 // causeLocked records and returns why the circuit opens. That is err, the error of the call that opened it. A success

@@ -299,30 +299,28 @@ func (r *rescueContext) Value(key any) any {
 	return r.Context.Value(key)
 }
 
-// rescueOf returns the innermost fallback in which ctx is; nil outside of any.
-func rescueOf(ctx context.Context) *rescueContext {
-	r, _ := ctx.Value(rescueKey{}).(*rescueContext)
-	return r
+// withinRescue reports whether ctx is within a fallback that is under way and that which is true of.
+func withinRescue(ctx context.Context, which func(*rescueContext) bool) bool {
+	for {
+		r, ok := ctx.Value(rescueKey{}).(*rescueContext)
+		if !ok {
+			return false
+		}
+		if which(r) && !r.ended.Load() {
+			return true
+		}
+		ctx = r.Context
+	}
 }
 
 // rescuing reports whether ctx is within a fallback of this very view.
 func (b *Breaker[T]) rescuing(ctx context.Context) bool {
-	for r := rescueOf(ctx); r != nil; r = rescueOf(r.Context) {
-		if r.circuit == b.circuit && r.policy == any(b.policy) && !r.ended.Load() {
-			return true
-		}
-	}
-	return false
+	return withinRescue(ctx, func(r *rescueContext) bool { return r.circuit == b.circuit && r.policy == any(b.policy) })
 }
 
 // failingOver reports whether ctx is within a failover of the circuit, which then is not asked again.
 func (c *Circuit) failingOver(ctx context.Context) bool {
-	for r := rescueOf(ctx); r != nil; r = rescueOf(r.Context) {
-		if r.circuit == c && r.failover && !r.ended.Load() {
-			return true
-		}
-	}
-	return false
+	return withinRescue(ctx, func(r *rescueContext) bool { return r.circuit == c && r.failover })
 }
 
 // failoverRejection is the rejection of a call to which the circuit's own failover has led. The circuit is not asked, and

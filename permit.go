@@ -3,6 +3,7 @@ package breaker
 import (
 	"context"
 	"sync/atomic"
+	"time"
 )
 
 // Permit is one admitted call in two-step use: from Acquire to Done or Settle, on any goroutine. Only the first
@@ -53,11 +54,16 @@ func (p *Permit) Done(err error) {
 // Settle settles the call with an outcome; cause is the error behind a Failure, if there is one. On a nil Permit it does
 // nothing.
 func (p *Permit) Settle(o Outcome, cause error) {
+	p.settleExcluding(o, cause, 0)
+}
+
+// settleExcluding is Settle for a call of whose time excluded was not the dependency's.
+func (p *Permit) settleExcluding(o Outcome, cause error, excluded time.Duration) {
 	if !p.first() || o == Success && p.circuit.succeed(&p.call) {
 		return
 	}
 	defer p.ensure()
-	p.circuit.settle(p.ctx, &p.call, validOutcome(o), cause)
+	p.circuit.settleExcluding(p.ctx, &p.call, validOutcome(o), cause, max(0, excluded))
 }
 
 // Probe reports whether the call is a probe of a half-open circuit, so that the state depends on how it ends. On a nil or

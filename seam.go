@@ -34,16 +34,6 @@ func (p *Permit) admitted() (*Circuit, context.Context) { return p.circuit, p.ct
 
 func (p *Permit) fast() bool { return p.call.cell != nil }
 
-func (p *Permit) settleExcluding(o Outcome, cause error, excluded time.Duration) {
-	if !p.first() || o == Success && p.circuit.succeed(&p.call) {
-		return
-	}
-	defer p.ensure()
-	p.circuit.settleExcluding(p.ctx, &p.call, validOutcome(o), cause, max(0, excluded))
-}
-
-func (c *Circuit) undisturbed() bool { return c.word.Load()&(wordFast|wordTimed) != 0 }
-
 func (c *Circuit) decided(ctx context.Context, err error) (Outcome, bool) {
 	return c.load().preclassify(ctx, err)
 }

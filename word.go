@@ -46,6 +46,9 @@ const (
 // cellTag is bits 5 to 20 of the word, moved to where a cell carries them.
 func cellTag(word uint64) uint64 { return word >> wordTagShift << tagShift }
 
+// undisturbed reports whether a call is admitted without asking the machine.
+func (c *Circuit) undisturbed() bool { return c.word.Load()&(wordFast|wordTimed) != 0 }
+
 // publishLocked writes the word anew.
 func (c *Circuit) publishLocked(s *settings) {
 	w := c.m.epoch << wordEpoch
